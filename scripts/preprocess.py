@@ -1,0 +1,76 @@
+"""Turns question/answer rows into verl's agent-loop parquet, and writes the tool config that the agent is offered.
+
+Outputs in --out: train.parquet, test.parquet, tools.yaml, manifest.json (counts, schema hash, longest prompt in tokens
+with the tool schema rendered; written last).
+"""
+
+import argparse
+from pathlib import Path
+
+import yaml
+
+from toolrl import cli, manifest
+from toolrl.data.agent_rows import (
+    agent_table,
+    read_problems,
+    read_tool_config,
+    schema_hash,
+    tool_config,
+    write_parquet,
+)
+from toolrl.data.sources import SPLITS, read_rows
+from toolrl.errors import UserError
+from toolrl.tasks import load_task
+
+
+def main(arguments: argparse.Namespace) -> None:
+    settings, out = arguments.settings, arguments.out
+    agent = settings["agent"]
+    task = load_task(settings["task"])
+    if agent["tool_config"]:
+        tools = read_tool_config(Path(agent["tool_config"]))
+    else:
+        tools = tool_config(settings["task"], task, agent["tools"])
+    names = [tool["tool_schema"]["function"]["name"] for tool in tools["tools"]]
+    schemas = [tool["tool_schema"] for tool in tools["tools"]]
+    record: dict = {"rows": {}, "longest_prompt_tokens": {}, "prompts_over_limit": {}, "tools": names}
+    files = []
+    for split in SPLITS:
+        source = arguments.data / f"{split}.jsonl"
+        problems = read_problems(read_rows(str(source), split), task, str(source))
+        table = agent_table(problems, task, split, settings["task"], agent["agent_name"], names)
+        path = out / f"{split}.parquet"
+        write_parquet(path, table)
+        files.append(path)
+        lengths = _prompt_lengths(table.column("prompt").to_pylist(), schemas, arguments.model)
+        record["rows"][split] = table.num_rows
+        record["schema_hash"] = schema_hash(table.schema)
+        record["longest_prompt_tokens"][split] = max(lengths)
+        over = sum(length > agent["max_prompt_length"] for length in lengths)
+        record["prompts_over_limit"][split] = over
+        if over:
+            raise UserError(
+                f"{over} of {len(lengths)} {split} prompts are longer than agent.max_prompt_length "
+                f"({agent['max_prompt_length']} tokens, the tool schema included): raise it to at least {max(lengths)}."
+            )
+        cli.log.info("preprocess: %d %s rows, longest prompt %d tokens", table.num_rows, split, max(lengths))
+    manifest.write_text(out / "tools.yaml", yaml.safe_dump(tools, sort_keys=False, allow_unicode=True))
+    record["files"] = manifest.file_records(out, [*files, out / "tools.yaml"])
+    manifest.write_json(out / "manifest.json", record)
+
+
+def _prompt_lengths(prompts: list, schemas: list, model: Path) -> list[int]:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    rendered = tokenizer.apply_chat_template(prompts, tools=schemas, add_generation_prompt=True, tokenize=False)
+    return [len(ids) for ids in tokenizer(rendered, add_special_tokens=False)["input_ids"]]
+
+
+if __name__ == "__main__":
+    command = cli.parser(__doc__)
+    cli.add_settings(command)
+    command.add_argument("--data", type=Path, required=True, help="folder with train.jsonl and test.jsonl")
+    command.add_argument("--model", type=Path, required=True, help="model folder whose tokenizer measures the prompts")
+    command.add_argument("--out", type=Path, required=True, help="the folder to write to")
+    cli.run(main, command)

@@ -1,0 +1,63 @@
+"""What every command line of ours shares: settings, log file, and errors of one sentence."""
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from toolrl.errors import DISK_FULL_ERRNOS, UserError
+
+log = logging.getLogger("toolrl")
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """An argument parser with the options that all commands have."""
+    result = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    result.add_argument("--log", type=Path, help="also write messages to this file")
+    return result
+
+
+def add_settings(arguments: argparse.ArgumentParser) -> None:
+    arguments.add_argument(
+        "--settings",
+        type=_settings,
+        required=True,
+        metavar="JSON|FILE",
+        help="the configuration (config/schema.yaml), as JSON text or as a .json/.yaml file",
+    )
+
+
+def _settings(text: str) -> Any:
+    import yaml
+
+    try:
+        if text.lstrip().startswith("{"):
+            return json.loads(text)
+        return yaml.safe_load(Path(text).read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise argparse.ArgumentTypeError(f"not JSON, nor a readable file: {str(error).splitlines()[0]}") from None
+
+
+def run(main: Callable[[argparse.Namespace], None], arguments: argparse.ArgumentParser) -> None:
+    """Parses, runs main and exits; a UserError or a full disk ends as one sentence and exit code 1."""
+    parsed = arguments.parse_args()
+    handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
+    if parsed.log:
+        parsed.log.parent.mkdir(parents=True, exist_ok=True)
+        handlers.append(logging.FileHandler(parsed.log, mode="w", encoding="utf-8"))
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", handlers=handlers)
+    log.setLevel(logging.INFO)
+    try:
+        main(parsed)
+    except UserError as error:
+        log.error("error: %s", error)
+        sys.exit(1)
+    except OSError as error:
+        if error.errno not in DISK_FULL_ERRNOS:
+            raise
+        where = f" while writing {error.filename}" if error.filename else ""
+        log.error("error: the disk is full%s: free some space and run the same command again.", where)
+        sys.exit(1)

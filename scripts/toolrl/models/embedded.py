@@ -1,0 +1,157 @@
+"""The embedded model: a tiny untrained Qwen2 with its own tokenizer, for machines with no model hub.
+
+The tokenizer is a byte-level BPE over the words of the task's own conversations, with whole numbers as single tokens.
+The parts that every conversation shares (system text, tool schema, the end of the user's turn) are one token each:
+a prompt is then several times shorter, which is what makes a laptop run short.
+"""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from toolrl.tasks.base import Message
+
+SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+TOOL_TAGS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+
+CHAT_TEMPLATE = """\
+{{- '<|im_start|>system\\n' + messages[0].content }}
+{%- if tools %}
+{{- '\\n# Tools: to call one, write a JSON object with its name and arguments between tool_call tags.' }}
+{%- for tool in tools %}
+{{- '\\n' + tool | tojson }}
+{%- endfor %}
+{%- endif %}
+{{- '<|im_end|>\\n' }}
+{%- for message in messages[1:] %}
+{%- if message.role == 'tool' %}
+{{- '<|im_start|>user\\n<tool_response>\\n' + message.content + '\\n</tool_response><|im_end|>\\n' }}
+{%- else %}
+{{- '<|im_start|>' + message.role + '\\n' + message.content }}
+{%- for call in message.tool_calls or [] %}
+{{- '\\n<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' + call.function.arguments | tojson + '}\\n</tool_call>' }}
+{%- endfor %}
+{{- '<|im_end|>\\n' }}
+{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+{{- '<|im_start|>assistant\\n' }}
+{%- endif %}
+"""
+
+WORDS = r"\d+|\n| ?[A-Za-z_]+(?: (?=\d))?| ?[^\sA-Za-z_\d]+(?: (?=\d))?|\s"
+SHORTEST_SHARED_PART = 20
+
+
+def shared_parts(prompts: Sequence[str]) -> list[str]:
+    """The long pieces that all rendered prompts begin or end with, without special tokens, tags and line breaks."""
+    prefix = os.path.commonprefix(list(prompts))
+    suffix = os.path.commonprefix([prompt[::-1] for prompt in prompts])[::-1]
+    boundary = "|".join(re.escape(token) for token in (*SPECIAL_TOKENS, *TOOL_TAGS, "\n"))
+    pieces = re.split(boundary, prefix)[:-1] + re.split(boundary, suffix)
+    return list(dict.fromkeys(piece for piece in pieces if len(piece) >= SHORTEST_SHARED_PART))
+
+
+def make_tokenizer(texts: Sequence[str], shared: Sequence[str], vocab_size: int) -> Any:
+    """Trains the tokenizer on rendered conversations.
+
+    Args:
+        texts: the conversations.
+        shared: pieces of text that become one token each.
+        vocab_size: the most tokens it may have.
+
+    Returns:
+        A `PreTrainedTokenizerFast` with the chat template.
+    """
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    visible = [*TOOL_TAGS, *shared]
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(WORDS), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
+    # like Qwen2.5's tags: single tokens, yet kept when special tokens are skipped
+    tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in visible])
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size - len(SPECIAL_TOKENS) - len(visible),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    numbers = "\n".join(str(number) for number in range(100))  # each becomes a single token
+    tokenizer.train_from_iterator([*(_without(text, visible) for text in texts), *[numbers] * 100], trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        chat_template=CHAT_TEMPLATE,
+        model_max_length=2048,
+    )
+
+
+def _without(text: str, parts: Sequence[str]) -> str:
+    for part in parts:
+        text = text.replace(part, "\n")
+    return text
+
+
+def tokenizer_for(
+    conversations: Sequence[Sequence[Message]],
+    prompts: Sequence[Sequence[Message]],
+    tools: Sequence[Mapping[str, Any]],
+    vocab_size: int,
+) -> Any:
+    """The tokenizer of a task: trained on its conversations, with what its prompts and calls share as single tokens."""
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    def render(chats: Sequence[Sequence[Message]], add_generation_prompt: bool) -> list[str]:
+        return render_jinja_template(
+            conversations=chats,
+            tools=list(tools),
+            chat_template=CHAT_TEMPLATE,
+            add_generation_prompt=add_generation_prompt,
+        )[0]
+
+    calls = [
+        f'{{"name": "{tool["function"]["name"]}", "arguments": {{"{argument}": "'
+        for tool in tools
+        for argument in tool["function"]["parameters"]["properties"]
+    ]
+    return make_tokenizer(render(conversations, False), shared_parts(render(prompts, True)) + calls, vocab_size)
+
+
+def make_model(tokenizer: Any, shape: Mapping[str, int], seed: int) -> Any:
+    """A randomly initialised `Qwen2ForCausalLM` of the given shape (hidden_size, layers, heads)."""
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    torch.manual_seed(seed)
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=shape["hidden_size"],
+        intermediate_size=2 * shape["hidden_size"],
+        num_hidden_layers=shape["layers"],
+        num_attention_heads=shape["heads"],
+        num_key_value_heads=shape["heads"],
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None,
+    )
+    model = Qwen2ForCausalLM(config)
+    model.generation_config.eos_token_id = tokenizer.eos_token_id
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
+    return model
+
+
+def save(directory: Path, tokenizer: Any, model: Any) -> None:
+    tokenizer.save_pretrained(directory)
+    model.save_pretrained(directory)

@@ -1,0 +1,51 @@
+"""Models that are fetched or linked rather than made."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from toolrl.errors import UserError
+
+
+def link_model(path: str | None, folder: Path) -> None:
+    """Makes `folder` a link to a local model folder."""
+    if path is None:
+        raise UserError("model.path is not set: give a Hugging Face model folder, as model.source is `path`.")
+    if not Path(path).is_dir():
+        raise UserError(f"model.path: the folder {path} does not exist.")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    if folder.is_symlink():
+        folder.unlink()
+    folder.symlink_to(Path(path).resolve(), target_is_directory=True)
+
+
+def download_model(hub: Mapping[str, str | None], folder: Path) -> None:
+    """Downloads a model at its pinned revision; retried and verified by the hub's client."""
+    from huggingface_hub import snapshot_download
+
+    if not hub["repository"] or not hub["revision"]:
+        raise UserError("model.hub needs `repository` and `revision` (a commit), as model.source is `hub`.")
+    try:
+        snapshot_download(
+            hub["repository"],
+            revision=hub["revision"],
+            local_dir=folder,
+            allow_patterns=["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"],
+        )
+    except Exception as error:
+        raise UserError(
+            f"the model {hub['repository']} could not be downloaded ({type(error).__name__}: "
+            f"{str(error).splitlines()[0][:160]}); on a machine without the hub, set model.source to `path` and "
+            "model.path to a local folder."
+        ) from None
+
+
+def check_model_folder(folder: Path) -> None:
+    """Refuses a folder that is not a Hugging Face model with a chat template."""
+    import json
+
+    if not (folder / "config.json").is_file() or not list(folder.glob("*.safetensors")):
+        raise UserError(f"{folder.resolve()} is not a Hugging Face model: it needs config.json and *.safetensors.")
+    tokenizer = folder / "tokenizer_config.json"
+    in_config = tokenizer.is_file() and "chat_template" in json.loads(tokenizer.read_text(encoding="utf-8"))
+    if not in_config and not (folder / "chat_template.jinja").is_file():
+        raise UserError(f"{folder.resolve()} has no chat template: an agent needs a chat model.")

@@ -1,0 +1,147 @@
+"""verl as a child process: its environment, its log, and an end to hangs."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from toolrl.cli import log
+from toolrl.errors import UserError
+
+POLL_SECONDS = 0.5
+STOP_GRACE_SECONDS = 20
+
+
+def environment(platform: str, threads: int, metrics_file: Path | None) -> dict[str, str]:
+    """The child's environment: ours, plus what the platform needs."""
+    result = dict(os.environ)
+    result |= {"HYDRA_FULL_ERROR": "1", "PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"}
+    result |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+    if metrics_file:
+        result["VERL_FILE_LOGGER_PATH"] = str(metrics_file)
+    # Ray's workers and the reward manager's file import the package from here, installed or not
+    package_parent = str(Path(__file__).resolve().parents[2])
+    result["PYTHONPATH"] = os.pathsep.join(filter(None, [package_parent, os.environ.get("PYTHONPATH")]))
+    if platform == "cpu":
+        result |= {
+            "VERL_PLATFORM": "cpu",
+            "VERL_ENGINE_DEVICE": "cuda",  # verl registers its FSDP engine under this name only
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "OMP_NUM_THREADS": str(threads),
+            "RAY_worker_niceness": "0",
+        }
+        result.pop("CUDA_VISIBLE_DEVICES", None)
+    return result
+
+
+def agent_loop_entries() -> list[dict[str, str]]:
+    """verl's `agent_loop_config_path` entries: `tool_agent` with a record of its episodes."""
+    return [{"name": "tool_agent", "_target_": "toolrl.verl_bridge.agent_loop.RecordedToolAgentLoop"}]
+
+
+def run_verl(
+    config: Any,
+    folder: Path,
+    child_environment: Mapping[str, str],
+    stall_seconds: float,
+    progress: Callable[[], Any],
+) -> None:
+    """Runs `verl.trainer.main_ppo` with a composed configuration until it ends.
+
+    Args:
+        config: the composed verl configuration.
+        folder: gets `verl.yaml` (the configuration), `verl.log` (all output) and Hydra's own files.
+        child_environment: the whole environment of the child.
+        stall_seconds: the child is stopped when neither its log nor `progress` has changed for so long.
+        progress: called twice a second; returns something that changes when the run gets on.
+
+    Raises:
+        UserError: when verl fails or stalls, naming the log and its last error.
+    """
+    from omegaconf import OmegaConf
+
+    folder.mkdir(parents=True, exist_ok=True)
+    OmegaConf.save(config, folder / "verl.yaml")
+    command = [sys.executable, "-m", "verl.trainer.main_ppo", f"--config-path={folder}", "--config-name=verl"]
+    command += [f"hydra.run.dir={folder}", "hydra.output_subdir=null"]
+    log_path = folder / "verl.log"
+    with open(log_path, "ab") as output:
+        child = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, env=dict(child_environment), start_new_session=True
+        )
+        try:
+            _watch(child, log_path, stall_seconds, progress)
+        finally:
+            _stop(child)
+    progress()
+    if child.returncode != 0:
+        raise UserError(f"verl ended with exit code {child.returncode}: {_last_error(log_path)} (all output: {log_path})")
+
+
+def _watch(child: subprocess.Popen, log_path: Path, stall_seconds: float, progress: Callable[[], Any]) -> None:
+    last_change = time.monotonic()
+    last_seen: Any = None
+    while child.poll() is None:
+        time.sleep(POLL_SECONDS)
+        seen = (log_path.stat().st_size, progress())
+        if seen != last_seen:
+            last_change, last_seen = time.monotonic(), seen
+        elif time.monotonic() - last_change > stall_seconds:
+            raise UserError(
+                f"verl has been silent for {stall_seconds / 60:.0f} minutes (resources.stall_minutes) and was stopped: "
+                f"{_last_error(log_path)} (all output: {log_path})"
+            )
+
+
+def _stop(child: subprocess.Popen) -> None:
+    """Ends what is left of the child's process group; SIGTERM first, so that Ray can clean up."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(child.pid, number)
+        except ProcessLookupError:
+            break
+        deadline = time.monotonic() + STOP_GRACE_SECONDS
+        while time.monotonic() < deadline and _group_lives(child):
+            time.sleep(0.2)
+    child.wait()
+
+
+def _group_lives(child: subprocess.Popen) -> bool:
+    child.poll()
+    try:
+        os.killpg(child.pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+_ERROR_LINE = re.compile(r"\b(?:\w+Error|\w+Exception|Killed|OOM)\b.*")
+_MISLEADING = ("BufferError: cannot close exported pointers exist", "RayTaskError")
+
+
+def _last_error(log_path: Path) -> str:
+    """The last line of the log that looks like an error, without terminal control characters."""
+    lines = log_path.read_text(encoding="utf-8", errors="replace").splitlines()
+    for line in reversed(lines[-3000:]):
+        match = _ERROR_LINE.search(line)
+        if match and not any(text in line for text in _MISLEADING):
+            return printable(match[0])[:300]
+    return printable(lines[-1])[:300] if lines else "it wrote nothing"
+
+
+def printable(text: str) -> str:
+    """Text without control characters, so that it cannot steer a terminal."""
+    return "".join(character for character in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text) if character.isprintable())
+
+
+def write_agent_loops(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(yaml.safe_dump(agent_loop_entries()), encoding="utf-8")

@@ -1,0 +1,53 @@
+"""verl's reward, computed by the task's scorer on the final assistant message."""
+
+from dataclasses import asdict
+from typing import Any
+
+from verl import DataProto
+from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
+
+from toolrl.episodes import Episode, Shaping, Turn, measure, reward
+from toolrl.tasks import load_task
+
+
+class EpisodeRewardManager(RewardManagerBase):
+    """Scores one episode; everything it returns lands in verl's validation dumps."""
+
+    def __init__(self, config: Any, tokenizer: Any, compute_score: Any = None, **unused: Any) -> None:
+        super().__init__(config, tokenizer, compute_score)
+        settings = config.toolrl
+        self._task = load_task(settings.task)
+        self._offered = list(settings.tools)
+        self._shaping = Shaping(**settings.shaping)
+
+    async def run_single(self, data: DataProto) -> dict[str, Any]:
+        item = data[-1:][0]
+        fields = item.non_tensor_batch
+        extra = dict(fields.get("tool_extra_fields") or {})
+        info = fields["extra_info"]
+        episode = self._episode(extra.get("episode"), item)
+        measures = measure(episode, fields["reward_model"]["ground_truth"], self._task, self._offered)
+        result = reward(measures, extra.get("tool_rewards") or [], self._shaping)
+        return {
+            "reward_score": result.total,
+            "reward_extra_info": {
+                "index": int(info["index"]),
+                "arm": str(info.get("arm") or "tool"),
+                "recorded": int("episode" in extra),
+                "episode": episode.to_json(),
+                **{f"reward_{name}": float(value) for name, value in result.parts.items()},
+                **{name: _plain(value) for name, value in asdict(measures).items()},
+            },
+        }
+
+    def _episode(self, recorded: str | None, item: Any) -> Episode:
+        """The recorded episode, or for an agent loop that records none, what its last tokens say."""
+        if recorded:
+            return Episode.from_json(recorded)
+        responses = item.batch["responses"]
+        length = int(item.batch["attention_mask"][-responses.shape[-1] :].sum())
+        return Episode((Turn(self.tokenizer.decode(responses[:length], skip_special_tokens=True)),))
+
+
+def _plain(value: Any) -> Any:
+    return "" if value is None else int(value) if isinstance(value, bool) else value

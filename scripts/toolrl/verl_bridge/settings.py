@@ -1,0 +1,206 @@
+"""Our configuration → verl's: the one place that knows verl's option names."""
+
+import difflib
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from toolrl.errors import UserError
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Where one launch of verl reads and writes; all absolute."""
+
+    train_files: Path
+    test_files: Path
+    tool_config: Path
+    agent_loops: Path
+    model: Path
+    checkpoints: Path
+    rollouts: Path
+    validations: Path
+
+
+def verl_defaults() -> Any:
+    """verl's own composed `ppo_trainer` configuration, without importing verl (which takes seconds)."""
+    from hydra import compose, initialize_config_dir
+
+    spec = importlib.util.find_spec("verl")
+    if spec is None or not spec.submodule_search_locations:
+        raise UserError("verl is not installed in this environment: run `make env`, or use --sdm conda.")
+    with initialize_config_dir(f"{spec.submodule_search_locations[0]}/trainer/config", version_base=None):
+        return compose("ppo_trainer")
+
+
+def option_names(config: Any, prefix: str = "") -> list[str]:
+    """Every dotted key of a composed configuration."""
+    from omegaconf import DictConfig
+
+    names = []
+    for key in config:
+        names.append(f"{prefix}{key}")
+        node = config._get_node(key)
+        if isinstance(node, DictConfig) and not node._is_none() and not node._is_missing():
+            names.extend(option_names(node, f"{prefix}{key}."))
+    return names
+
+
+def check_overrides(overrides: Mapping[str, Any], defaults: Any) -> None:
+    """Refuses keys that verl does not have; `+key` adds one on purpose.
+
+    Raises:
+        UserError: naming the key and the nearest ones that exist.
+    """
+    names = option_names(defaults)
+    known = set(names)
+    for key in overrides:
+        if key.startswith("+") or key in known:
+            continue
+        near = difflib.get_close_matches(key, names, n=3, cutoff=0.6)
+        hint = f"did you mean {' or '.join(near)}?" if near else "see docs/options.md."
+        raise UserError(
+            f"train.overrides: verl has no option {key!r}; {hint} (Write +{key} to add a key that verl does not list.)"
+        )
+
+
+def compose_settings(options: Mapping[str, Any], defaults: Any) -> Any:
+    """verl's defaults with our options set; `+key` adds a key.
+
+    Raises:
+        UserError: when an option cannot be set.
+    """
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    config = defaults.copy()
+    OmegaConf.set_struct(config, True)
+    for key, value in options.items():
+        try:
+            OmegaConf.update(config, key.removeprefix("+"), value, merge=True, force_add=key.startswith("+"))
+        except OmegaConfBaseException as error:
+            raise UserError(f"verl's option {key} cannot be {value!r}: {str(error).splitlines()[0]}") from None
+    OmegaConf.set_struct(config, False)
+    return config
+
+
+def launch_options(config: Mapping[str, Any], paths: Paths, total_steps: int | None) -> dict[str, Any]:
+    """The options that training and evaluation share."""
+    agent, train, rollout, resources = (config[key] for key in ("agent", "train", "rollout", "resources"))
+    model, actor, engine = "actor_rollout_ref.model", "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+    seed = config["seed"]
+    options: dict[str, Any] = {
+        "data.train_files": str(paths.train_files),
+        "data.val_files": str(paths.test_files),
+        "data.train_batch_size": train["batch_size"],
+        "data.max_prompt_length": agent["max_prompt_length"],
+        "data.max_response_length": agent["max_response_length"],
+        "data.seed": seed,
+        "data.dataloader_num_workers": 0,
+        f"{model}.path": str(paths.model),
+        f"{model}.use_remove_padding": False,
+        f"+{model}.override_config.attn_implementation": "sdpa",
+        f"{actor}.strategy": "fsdp2",
+        f"{actor}.fsdp_config.strategy": "fsdp2",
+        f"{actor}.fsdp_config.seed": seed,
+        f"{actor}.data_loader_seed": seed,
+        f"{actor}.ppo_mini_batch_size": train["mini_batch_size"],
+        f"{actor}.ppo_micro_batch_size_per_gpu": train["micro_batch_size_per_gpu"],
+        f"{actor}.optim.lr": train["learning_rate"],
+        f"{actor}.use_kl_loss": train["kl_loss_coefficient"] > 0,
+        f"{actor}.kl_loss_coef": train["kl_loss_coefficient"],
+        f"{actor}.kl_loss_type": train["kl_loss_type"],
+        f"{actor}.entropy_coeff": train["entropy_coefficient"],
+        f"{actor}.checkpoint.save_contents": ["model", "optimizer", "extra", "hf_model"],
+        f"{actor}.checkpoint.load_contents": ["model", "optimizer", "extra"],
+        "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": rollout["log_prob_micro_batch_size_per_gpu"],
+        f"{engine}.name": rollout["backend"],
+        f"{engine}.dtype": rollout["dtype"],
+        f"{engine}.seed": seed,
+        f"{engine}.n": train["rollouts_per_prompt"],
+        f"{engine}.temperature": train["temperature"],
+        f"{engine}.tensor_model_parallel_size": rollout["tensor_parallel"],
+        f"{engine}.gpu_memory_utilization": rollout["gpu_memory_utilization"],
+        f"{engine}.max_num_seqs": rollout["max_num_seqs"],
+        f"{engine}.enforce_eager": rollout["enforce_eager"],
+        f"{engine}.log_prob_micro_batch_size_per_gpu": rollout["log_prob_micro_batch_size_per_gpu"],
+        f"{engine}.multi_turn.enable": True,
+        f"{engine}.multi_turn.format": agent["tool_parser"],
+        f"{engine}.multi_turn.tool_config_path": str(paths.tool_config),
+        f"{engine}.multi_turn.max_assistant_turns": agent["max_assistant_turns"],
+        f"{engine}.multi_turn.max_parallel_calls": agent["max_parallel_calls"],
+        f"{engine}.multi_turn.max_tool_response_length": agent["max_tool_response_length"],
+        f"{engine}.agent.num_workers": resources["agent_loop_workers"],
+        f"{engine}.agent.agent_loop_config_path": str(paths.agent_loops),
+        "reward.num_workers": resources["reward_workers"],
+        "reward.reward_manager.source": "importlib",
+        "reward.reward_manager.name": "EpisodeRewardManager",
+        "reward.reward_manager.module.path": str(Path(__file__).with_name("reward.py")),
+        "+toolrl": {"task": config["task"], "tools": agent["tools"], "shaping": dict(config["reward"])},
+        "algorithm.adv_estimator": train["algorithm"],
+        "algorithm.use_kl_in_reward": False,
+        "trainer.nnodes": resources["nodes"],
+        "trainer.n_gpus_per_node": max(1, resources["train"]["gpu"]),
+        "trainer.total_epochs": train["epochs"],
+        "trainer.total_training_steps": total_steps,
+        "trainer.project_name": "toolrl",
+        "trainer.default_local_dir": str(paths.checkpoints),
+        "trainer.rollout_data_dir": str(paths.rollouts),
+        "trainer.validation_data_dir": str(paths.validations),
+        "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
+        "+ray_kwargs.ray_init.include_dashboard": False,
+        "+ray_kwargs.ray_init.address": "local",
+    }
+    if resources["platform"] == "cpu":
+        options |= _cpu_options(model, actor, engine)
+    return options
+
+
+def _cpu_options(model: str, actor: str, engine: str) -> dict[str, Any]:
+    """What the CPU platform needs; docs/cpu.md says why."""
+    return {
+        "trainer.device": "cpu",
+        f"{model}.enable_gradient_checkpointing": False,
+        f"{actor}.use_torch_compile": False,
+        f"{actor}.fsdp_config.use_torch_compile": False,
+        f"+{actor}.fsdp_config.mixed_precision.param_dtype": "fp32",
+        f"+{actor}.fsdp_config.mixed_precision.reduce_dtype": "fp32",
+        f"{engine}.free_cache_engine": False,
+        f"+{engine}.enable_sleep_mode": False,
+        f"{engine}.checkpoint_engine.update_weights_bucket_megabytes": 256,
+        "algorithm.rollout_correction.bypass_mode": True,
+        "ray_kwargs.ray_init.num_cpus": 12,  # logical: Ray's actors mostly wait, whatever the number of cores
+        "+ray_kwargs.ray_init.num_gpus": 1,
+        "+ray_kwargs.ray_init.object_store_memory": 512 * 2**20,
+    }
+
+
+def training_options(config: Mapping[str, Any]) -> dict[str, Any]:
+    train = config["train"]
+    return {
+        "trainer.logger": ["file", *train["loggers"]],
+        "trainer.save_freq": train["save_every"],
+        "trainer.test_freq": train["validate_every"] or -1,
+        "trainer.val_before_train": False,
+        "trainer.resume_mode": "auto",
+        "trainer.max_actor_ckpt_to_keep": train["keep_checkpoints"],
+        "trainer.experiment_name": "train",
+        **train["overrides"],
+    }
+
+
+def evaluation_options(config: Mapping[str, Any]) -> dict[str, Any]:
+    limit = config["evaluate"]["max_items"]
+    return {
+        "trainer.logger": ["console"],
+        "trainer.val_before_train": True,
+        "trainer.val_only": True,
+        "trainer.save_freq": -1,
+        "trainer.test_freq": -1,
+        "trainer.resume_mode": "disable",
+        "trainer.experiment_name": "evaluate",
+        "data.val_max_samples": -1 if limit is None else limit,
+        **{key: value for key, value in config["train"]["overrides"].items() if not key.startswith("trainer.")},
+    }

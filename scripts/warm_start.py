@@ -1,0 +1,60 @@
+"""Fine-tunes a model on the task's demonstrations (transformers' Trainer), so that it speaks the tool format before RL.
+
+Only the assistant's own tokens are trained on. Outputs in --out: the model folder `model` and manifest.json.
+"""
+
+import argparse
+import json
+import random
+from pathlib import Path
+
+from toolrl import cli, manifest
+from toolrl.data.agent_rows import read_problems
+from toolrl.data.sources import read_rows
+from toolrl.errors import UserError
+from toolrl.models.sft import tokenize_conversations, train
+from toolrl.tasks import load_task
+
+
+def main(arguments: argparse.Namespace) -> None:
+    settings = arguments.settings
+    warm = settings["warm_start"]
+    task = load_task(settings["task"])
+    names = settings["agent"]["tools"]
+    tools = [json.loads(json.dumps(task.tools[name].schema)) for name in names]
+    problems = read_problems(read_rows(str(arguments.data / "train.jsonl"), "train"), task, "train.jsonl")
+    conversations = task.demonstrations(problems, names, warm["mistake_rate"], random.Random(settings["seed"]))
+
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(arguments.model)
+    cli.log.info("warm start: tokenizing %d demonstrations", len(conversations))
+    examples = tokenize_conversations(conversations, tools, tokenizer)
+    kept = [example for example in examples if len(example["input_ids"]) <= warm["max_length"]]
+    if not kept:
+        raise UserError(
+            f"all demonstrations are longer than warm_start.max_length ({warm['max_length']} tokens): raise it."
+        )
+    losses = train(arguments.model, tokenizer, kept, warm, settings["seed"], arguments.threads, arguments.out)
+    folder = arguments.out / "model"
+    manifest.write_json(
+        arguments.out / "manifest.json",
+        {
+            "demonstrations": len(conversations),
+            "left_out_as_too_long": len(examples) - len(kept),
+            "losses": losses,
+            "settings": warm,
+            "seed": settings["seed"],
+            "files": manifest.file_records(folder, [path for path in folder.rglob("*") if path.is_file()]),
+        },
+    )
+
+
+if __name__ == "__main__":
+    command = cli.parser(__doc__)
+    cli.add_settings(command)
+    command.add_argument("--data", type=Path, required=True, help="folder with train.jsonl")
+    command.add_argument("--model", type=Path, required=True, help="the model folder to start from")
+    command.add_argument("--threads", type=int, required=True, help="CPU threads for torch")
+    command.add_argument("--out", type=Path, required=True, help="the folder to write to")
+    cli.run(main, command)
