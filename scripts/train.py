@@ -56,7 +56,8 @@ def main(arguments: argparse.Namespace) -> None:
     train = config["train"]
     started = time.time()
     defaults = settings.verl_defaults()
-    settings.check_overrides(train["overrides"], defaults)
+    for section in ("train", "rollout"):
+        settings.check_overrides(section, config[section]["overrides"], defaults)
     rows = manifest.read_json(arguments.data / "manifest.json")
     start_model = manifest.read_json(arguments.model.parent / "manifest.json")
     steps = train["steps"] or rows["rows"]["train"] // train["batch_size"] * train["epochs"]
@@ -81,7 +82,8 @@ def main(arguments: argparse.Namespace) -> None:
         work / "rollouts",
         work / "validations",
     )
-    options = settings.launch_options(config, paths, steps) | settings.training_options(config)
+    options = settings.launch_options(config, paths, config["resources"]["train"]["gpu"])
+    options |= settings.training_options(config, steps)
     cli.log.info("train: %d steps of %d prompts x %d rollouts (run %s)", steps, train["batch_size"], train["rollouts_per_prompt"], fingerprint)
     launch.run_verl(
         settings.compose_settings(options, defaults),

@@ -3,6 +3,7 @@
 import argparse
 import json
 import logging
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -50,6 +51,7 @@ def run(main: Callable[[argparse.Namespace], None], arguments: argparse.Argument
         handlers.append(logging.FileHandler(parsed.log, mode="w", encoding="utf-8"))
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", handlers=handlers)
     log.setLevel(logging.INFO)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that children are stopped too
     try:
         main(parsed)
     except UserError as error:

@@ -133,42 +133,32 @@ class Gsm8k(Task):
     ) -> list[list[Message]]:
         """Solves, submits to `calc_gsm8k_reward` (where it is offered), and states the answer.
 
-        A mistaken demonstration stops before the last line of the working and submits what it has by then;
-        one in four of these reads the tool's 0.0 and corrects itself. Problems of one line are always right.
+        A mistaken demonstration stops before the last line of the working and answers with what it has by then.
+        Problems of one line are always right.
         """
         return [
-            self._demonstration(problem, "calc_gsm8k_reward" in tools, rng.random() < mistake_rate, rng)
+            self._demonstration(problem, "calc_gsm8k_reward" in tools, rng.random() < mistake_rate)
             for problem in problems
         ]
 
-    def _demonstration(self, problem: Problem, with_tool: bool, mistaken: bool, rng: random.Random) -> list[Message]:
+    def _demonstration(self, problem: Problem, with_tool: bool, mistaken: bool) -> list[Message]:
         lines = CALCULATOR_ANNOTATION.sub("", problem.solution).split("####")[0].strip().split("\n")
+        answer = problem.ground_truth
+        intermediate = read_answer(lines[-2]).value if mistaken and len(lines) > 1 else None
+        if intermediate is not None:
+            lines, answer = lines[:-1], canonical_number(intermediate)
         messages = self.prompt(problem.question, with_tools=with_tool)
-        session = ToolSession({"ground_truth": problem.ground_truth})
-        attempts = [(lines, problem.ground_truth)]
-        if mistaken and len(lines) > 1:
-            intermediate = read_answer(lines[-2]).value
-            if intermediate is not None:
-                attempts.insert(0, (lines[:-1], canonical_number(intermediate)))
-                if not with_tool or rng.random() < 0.75:
-                    attempts.pop()
-        for position, (working, answer) in enumerate(attempts):
-            shown = working if position == 0 else working[-1:]
-            if not with_tool:
-                messages.append({"role": "assistant", "content": "\n".join([*shown, f"#### {answer}"])})
-                return messages
-            call = {"name": "calc_gsm8k_reward", "arguments": {"answer": answer}}
-            messages.append(
-                {
-                    "role": "assistant",
-                    "content": "\n".join(shown),
-                    "tool_calls": [{"type": "function", "function": call}],
-                }
-            )
-            result = self.tools["calc_gsm8k_reward"].call(call["arguments"], session)
-            messages.append({"role": "tool", "content": result.text})
-        messages.append({"role": "assistant", "content": f"#### {attempts[-1][1]}"})
-        return messages
+        working = "\n".join(lines)
+        if not with_tool:
+            return [*messages, {"role": "assistant", "content": f"{working}\n#### {answer}"}]
+        call = {"name": "calc_gsm8k_reward", "arguments": {"answer": answer}}
+        response = calc_gsm8k_reward(call["arguments"], ToolSession({"ground_truth": problem.ground_truth})).text
+        return [
+            *messages,
+            {"role": "assistant", "content": working, "tool_calls": [{"type": "function", "function": call}]},
+            {"role": "tool", "content": response},
+            {"role": "assistant", "content": f"#### {answer}"},
+        ]
 
 
 TASK = Gsm8k()

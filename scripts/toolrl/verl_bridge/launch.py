@@ -2,17 +2,20 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from toolrl.cli import log
+from toolrl.cpu import worker_forks
 from toolrl.errors import UserError
 
 POLL_SECONDS = 0.5
@@ -37,6 +40,7 @@ def environment(platform: str, threads: int, metrics_file: Path | None) -> dict[
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "OMP_NUM_THREADS": str(threads),
             "RAY_worker_niceness": "0",
+            worker_forks.SOCKET_VARIABLE: f"{tempfile.mkdtemp(prefix='toolrl-')}/forks",
         }
         result.pop("CUDA_VISIBLE_DEVICES", None)
     return result
@@ -73,7 +77,7 @@ def run_verl(
     command = [sys.executable, "-m", "verl.trainer.main_ppo", f"--config-path={folder}", "--config-name=verl"]
     command += [f"hydra.run.dir={folder}", "hydra.output_subdir=null"]
     log_path = folder / "verl.log"
-    with open(log_path, "ab") as output:
+    with open(log_path, "ab") as output, _worker_forks(child_environment, output):
         child = subprocess.Popen(
             command, stdout=output, stderr=subprocess.STDOUT, env=dict(child_environment), start_new_session=True
         )
@@ -84,6 +88,24 @@ def run_verl(
     progress()
     if child.returncode != 0:
         raise UserError(f"verl ended with exit code {child.returncode}: {_last_error(log_path)} (all output: {log_path})")
+
+
+@contextmanager
+def _worker_forks(child_environment: Mapping[str, str], output: Any) -> Iterator[None]:
+    """The server that Ray's workers are forked from, where the environment names its socket."""
+    address = child_environment.get(worker_forks.SOCKET_VARIABLE)
+    if not address:
+        yield
+        return
+    command = [sys.executable, str(worker_forks.__file__), "serve", address]
+    server = subprocess.Popen(
+        command, stdout=output, stderr=subprocess.STDOUT, env=dict(child_environment), start_new_session=True
+    )
+    try:
+        yield
+    finally:
+        _stop(server)
+        shutil.rmtree(Path(address).parent, ignore_errors=True)
 
 
 def _watch(child: subprocess.Popen, log_path: Path, stall_seconds: float, progress: Callable[[], Any]) -> None:

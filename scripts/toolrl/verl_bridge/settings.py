@@ -2,12 +2,18 @@
 
 import difflib
 import importlib.util
+import shlex
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from toolrl.cpu import worker_forks
 from toolrl.errors import UserError
+
+
+MODEL, ACTOR, ENGINE = "actor_rollout_ref.model", "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,7 @@ def option_names(config: Any, prefix: str = "") -> list[str]:
     return names
 
 
-def check_overrides(overrides: Mapping[str, Any], defaults: Any) -> None:
+def check_overrides(section: str, overrides: Mapping[str, Any], defaults: Any) -> None:
     """Refuses keys that verl does not have; `+key` adds one on purpose.
 
     Raises:
@@ -62,7 +68,7 @@ def check_overrides(overrides: Mapping[str, Any], defaults: Any) -> None:
         near = difflib.get_close_matches(key, names, n=3, cutoff=0.6)
         hint = f"did you mean {' or '.join(near)}?" if near else "see docs/options.md."
         raise UserError(
-            f"train.overrides: verl has no option {key!r}; {hint} (Write +{key} to add a key that verl does not list.)"
+            f"config: {section}.overrides: verl has no option {key!r}; {hint} (Write +{key} to add a key that verl does not list.)"
         )
 
 
@@ -86,65 +92,48 @@ def compose_settings(options: Mapping[str, Any], defaults: Any) -> Any:
     return config
 
 
-def launch_options(config: Mapping[str, Any], paths: Paths, total_steps: int | None) -> dict[str, Any]:
-    """The options that training and evaluation share."""
-    agent, train, rollout, resources = (config[key] for key in ("agent", "train", "rollout", "resources"))
-    model, actor, engine = "actor_rollout_ref.model", "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+def launch_options(config: Mapping[str, Any], paths: Paths, gpus: int) -> dict[str, Any]:
+    """The options that training and evaluation share; `gpus` per node."""
+    agent, rollout, resources = (config[key] for key in ("agent", "rollout", "resources"))
     seed = config["seed"]
     options: dict[str, Any] = {
         "data.train_files": str(paths.train_files),
         "data.val_files": str(paths.test_files),
-        "data.train_batch_size": train["batch_size"],
         "data.max_prompt_length": agent["max_prompt_length"],
         "data.max_response_length": agent["max_response_length"],
         "data.seed": seed,
         "data.dataloader_num_workers": 0,
-        f"{model}.path": str(paths.model),
-        f"{model}.use_remove_padding": False,
-        f"+{model}.override_config.attn_implementation": "sdpa",
-        f"{actor}.strategy": "fsdp2",
-        f"{actor}.fsdp_config.strategy": "fsdp2",
-        f"{actor}.fsdp_config.seed": seed,
-        f"{actor}.data_loader_seed": seed,
-        f"{actor}.ppo_mini_batch_size": train["mini_batch_size"],
-        f"{actor}.ppo_micro_batch_size_per_gpu": train["micro_batch_size_per_gpu"],
-        f"{actor}.optim.lr": train["learning_rate"],
-        f"{actor}.use_kl_loss": train["kl_loss_coefficient"] > 0,
-        f"{actor}.kl_loss_coef": train["kl_loss_coefficient"],
-        f"{actor}.kl_loss_type": train["kl_loss_type"],
-        f"{actor}.entropy_coeff": train["entropy_coefficient"],
-        f"{actor}.checkpoint.save_contents": ["model", "optimizer", "extra", "hf_model"],
-        f"{actor}.checkpoint.load_contents": ["model", "optimizer", "extra"],
+        f"{MODEL}.path": str(paths.model),
+        f"{MODEL}.use_remove_padding": False,
+        f"+{MODEL}.override_config.attn_implementation": "sdpa",
+        f"{ACTOR}.strategy": "fsdp2",
+        f"{ACTOR}.fsdp_config.strategy": "fsdp2",
+        f"{ACTOR}.fsdp_config.seed": seed,
+        f"{ACTOR}.data_loader_seed": seed,
         "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": rollout["log_prob_micro_batch_size_per_gpu"],
-        f"{engine}.name": rollout["backend"],
-        f"{engine}.dtype": rollout["dtype"],
-        f"{engine}.seed": seed,
-        f"{engine}.n": train["rollouts_per_prompt"],
-        f"{engine}.temperature": train["temperature"],
-        f"{engine}.tensor_model_parallel_size": rollout["tensor_parallel"],
-        f"{engine}.gpu_memory_utilization": rollout["gpu_memory_utilization"],
-        f"{engine}.max_num_seqs": rollout["max_num_seqs"],
-        f"{engine}.enforce_eager": rollout["enforce_eager"],
-        f"{engine}.log_prob_micro_batch_size_per_gpu": rollout["log_prob_micro_batch_size_per_gpu"],
-        f"{engine}.multi_turn.enable": True,
-        f"{engine}.multi_turn.format": agent["tool_parser"],
-        f"{engine}.multi_turn.tool_config_path": str(paths.tool_config),
-        f"{engine}.multi_turn.max_assistant_turns": agent["max_assistant_turns"],
-        f"{engine}.multi_turn.max_parallel_calls": agent["max_parallel_calls"],
-        f"{engine}.multi_turn.max_tool_response_length": agent["max_tool_response_length"],
-        f"{engine}.agent.num_workers": resources["agent_loop_workers"],
-        f"{engine}.agent.agent_loop_config_path": str(paths.agent_loops),
+        f"{ENGINE}.name": rollout["backend"],
+        f"{ENGINE}.dtype": rollout["dtype"],
+        f"{ENGINE}.seed": seed,
+        f"{ENGINE}.tensor_model_parallel_size": rollout["tensor_parallel"],
+        f"{ENGINE}.gpu_memory_utilization": rollout["gpu_memory_utilization"],
+        f"{ENGINE}.max_num_seqs": rollout["max_num_seqs"],
+        f"{ENGINE}.enforce_eager": rollout["enforce_eager"],
+        f"{ENGINE}.log_prob_micro_batch_size_per_gpu": rollout["log_prob_micro_batch_size_per_gpu"],
+        f"{ENGINE}.multi_turn.enable": True,
+        f"{ENGINE}.multi_turn.format": agent["tool_parser"],
+        f"{ENGINE}.multi_turn.tool_config_path": str(paths.tool_config),
+        f"{ENGINE}.multi_turn.max_assistant_turns": agent["max_assistant_turns"],
+        f"{ENGINE}.multi_turn.max_parallel_calls": agent["max_parallel_calls"],
+        f"{ENGINE}.multi_turn.max_tool_response_length": agent["max_tool_response_length"],
+        f"{ENGINE}.agent.num_workers": resources["agent_loop_workers"],
+        f"{ENGINE}.agent.agent_loop_config_path": str(paths.agent_loops),
         "reward.num_workers": resources["reward_workers"],
         "reward.reward_manager.source": "importlib",
         "reward.reward_manager.name": "EpisodeRewardManager",
         "reward.reward_manager.module.path": str(Path(__file__).with_name("reward.py")),
-        "+toolrl": {"task": config["task"], "tools": agent["tools"], "shaping": dict(config["reward"])},
-        "algorithm.adv_estimator": train["algorithm"],
         "algorithm.use_kl_in_reward": False,
         "trainer.nnodes": resources["nodes"],
-        "trainer.n_gpus_per_node": max(1, resources["train"]["gpu"]),
-        "trainer.total_epochs": train["epochs"],
-        "trainer.total_training_steps": total_steps,
+        "trainer.n_gpus_per_node": max(1, gpus),
         "trainer.project_name": "toolrl",
         "trainer.default_local_dir": str(paths.checkpoints),
         "trainer.rollout_data_dir": str(paths.rollouts),
@@ -154,32 +143,49 @@ def launch_options(config: Mapping[str, Any], paths: Paths, total_steps: int | N
         "+ray_kwargs.ray_init.address": "local",
     }
     if resources["platform"] == "cpu":
-        options |= _cpu_options(model, actor, engine)
-    return options
+        options |= _cpu_options()
+    return options | dict(rollout["overrides"])
 
 
-def _cpu_options(model: str, actor: str, engine: str) -> dict[str, Any]:
+def _cpu_options() -> dict[str, Any]:
     """What the CPU platform needs; docs/cpu.md says why."""
     return {
         "trainer.device": "cpu",
-        f"{model}.enable_gradient_checkpointing": False,
-        f"{actor}.use_torch_compile": False,
-        f"{actor}.fsdp_config.use_torch_compile": False,
-        f"+{actor}.fsdp_config.mixed_precision.param_dtype": "fp32",
-        f"+{actor}.fsdp_config.mixed_precision.reduce_dtype": "fp32",
-        f"{engine}.free_cache_engine": False,
-        f"+{engine}.enable_sleep_mode": False,
-        f"{engine}.checkpoint_engine.update_weights_bucket_megabytes": 256,
+        f"{MODEL}.enable_gradient_checkpointing": False,
+        f"{ACTOR}.use_torch_compile": False,
+        f"{ACTOR}.fsdp_config.use_torch_compile": False,
+        f"+{ACTOR}.fsdp_config.mixed_precision.param_dtype": "fp32",
+        f"+{ACTOR}.fsdp_config.mixed_precision.reduce_dtype": "fp32",
+        f"{ENGINE}.free_cache_engine": False,
+        f"+{ENGINE}.enable_sleep_mode": False,
+        f"{ENGINE}.checkpoint_engine.update_weights_bucket_megabytes": 256,
         "algorithm.rollout_correction.bypass_mode": True,
         "ray_kwargs.ray_init.num_cpus": 12,  # logical: Ray's actors mostly wait, whatever the number of cores
         "+ray_kwargs.ray_init.num_gpus": 1,
+        "ray_kwargs.ray_init.runtime_env.py_executable": shlex.join([sys.executable, worker_forks.__file__]),
         "+ray_kwargs.ray_init.object_store_memory": 512 * 2**20,
     }
 
 
-def training_options(config: Mapping[str, Any]) -> dict[str, Any]:
-    train = config["train"]
+def training_options(config: Mapping[str, Any], total_steps: int) -> dict[str, Any]:
+    train, agent = config["train"], config["agent"]
     return {
+        "+toolrl": {"task": config["task"], "tools": agent["tools"], "shaping": dict(config["reward"])},
+        "data.train_batch_size": train["batch_size"],
+        "algorithm.adv_estimator": train["algorithm"],
+        f"{ACTOR}.ppo_mini_batch_size": train["mini_batch_size"],
+        f"{ACTOR}.ppo_micro_batch_size_per_gpu": train["micro_batch_size_per_gpu"],
+        f"{ACTOR}.optim.lr": train["learning_rate"],
+        f"{ACTOR}.use_kl_loss": train["kl_loss_coefficient"] > 0,
+        f"{ACTOR}.kl_loss_coef": train["kl_loss_coefficient"],
+        f"{ACTOR}.kl_loss_type": train["kl_loss_type"],
+        f"{ACTOR}.entropy_coeff": train["entropy_coefficient"],
+        f"{ACTOR}.checkpoint.save_contents": ["model", "optimizer", "extra", "hf_model"],
+        f"{ACTOR}.checkpoint.load_contents": ["model", "optimizer", "extra"],
+        f"{ENGINE}.n": train["rollouts_per_prompt"],
+        f"{ENGINE}.temperature": train["temperature"],
+        "trainer.total_epochs": train["epochs"],
+        "trainer.total_training_steps": total_steps,
         "trainer.logger": ["file", *train["loggers"]],
         "trainer.save_freq": train["save_every"],
         "trainer.test_freq": train["validate_every"] or -1,
@@ -192,8 +198,19 @@ def training_options(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def evaluation_options(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Validation only; what concerns training is set to the smallest values that verl accepts."""
     limit = config["evaluate"]["max_items"]
     return {
+        "+toolrl": {"task": config["task"], "tools": config["agent"]["tools"], "shaping": {}},
+        "data.train_batch_size": 1,
+        "data.train_max_samples": 1,
+        "data.val_max_samples": -1 if limit is None else limit,
+        f"{ACTOR}.ppo_mini_batch_size": 1,
+        f"{ACTOR}.ppo_micro_batch_size_per_gpu": 1,
+        f"{ACTOR}.use_kl_loss": False,
+        "algorithm.adv_estimator": "grpo",
+        "trainer.total_epochs": 1,
+        "trainer.total_training_steps": 1,
         "trainer.logger": ["console"],
         "trainer.val_before_train": True,
         "trainer.val_only": True,
@@ -201,6 +218,4 @@ def evaluation_options(config: Mapping[str, Any]) -> dict[str, Any]:
         "trainer.test_freq": -1,
         "trainer.resume_mode": "disable",
         "trainer.experiment_name": "evaluate",
-        "data.val_max_samples": -1 if limit is None else limit,
-        **{key: value for key, value in config["train"]["overrides"].items() if not key.startswith("trainer.")},
     }

@@ -1,0 +1,23 @@
+"""Trains and evaluates a tool-using LLM agent: download → preprocess → warm start → train → evaluate → report."""
+
+from snakemake.utils import min_version
+
+min_version("9.0")
+
+
+configfile: "config/config.yaml"
+
+
+include: "rules/common.smk"
+include: "rules/data.smk"
+include: "rules/model.smk"
+include: "rules/train.smk"
+include: "rules/evaluate.smk"
+include: "rules/report.smk"
+
+
+rule all:
+    """The report."""
+    input:
+        "results/report.html",
+    default_target: True

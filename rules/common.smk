@@ -1,0 +1,61 @@
+"""Helpers of the rules: the checked configuration, what each stage depends on, and its resources. No rules here."""
+
+import sys
+from pathlib import Path
+
+from snakemake.exceptions import WorkflowError
+
+sys.path.insert(0, str(Path(workflow.basedir) / "scripts"))
+
+from toolrl import config as configuration
+from toolrl.errors import UserError
+from toolrl.fingerprint import code_digest
+from toolrl.manifest import canonical_json
+
+SCRIPTS = Path(workflow.basedir) / "scripts"
+
+try:
+    configuration.check(config)
+except UserError as error:
+    raise WorkflowError(str(error)) from None
+
+
+def settings(stage):
+    """The part of the configuration that a stage reads, as one canonical JSON text: key order cannot rerun it."""
+    return canonical_json(configuration.stage_settings(config, stage))
+
+
+def task_module():
+    """The file of the configured task: it is loaded by name, so no import leads to it."""
+    built_in = SCRIPTS / "toolrl" / "tasks" / f"{config['task']}.py"
+    return built_in if built_in.is_file() else Path(config["task"])
+
+
+def code(stage, *loaded, data_files=()):
+    """A digest of the code behind a stage's script; `loaded` are modules that the script loads by name."""
+    modules = [SCRIPTS / "toolrl" / name for name in loaded]
+    return code_digest(SCRIPTS / f"{stage}.py", task_module(), *modules, data_files=data_files)
+
+
+def local_inputs(*keys):
+    """The user's own files that a stage reads, by dotted key, where they are set and used."""
+    paths = []
+    for key in keys:
+        section, *rest = key.split(".")
+        value = lookup(dpath=key.replace(".", "/"), within=config)
+        if value and config[section].get("source", rest[0]) == rest[0]:
+            paths.append(value)
+    return paths
+
+
+MODEL_FOLDER = "results/models/{}/model"
+START_MODEL = "start" if config["warm_start"]["enabled"] else "base"
+
+
+def model_folder(name):
+    """The folder of the start model or the trained one."""
+    return "results/train/model" if name == "trained" else MODEL_FOLDER.format(START_MODEL)
+
+
+def model_manifest(name):
+    return model_folder(name).removesuffix("model") + "manifest.json"

@@ -1,0 +1,43 @@
+"""Evaluation on the test set.
+
+results/evaluate/{start,trained}/items.parquet     one row per test item and arm
+"""
+
+
+rule evaluate:
+    """Evaluate the start model or the trained one through the same agent loop as training."""
+    input:
+        data=rules.preprocess.output.manifest,
+        model=lambda wildcards: model_manifest(wildcards.model),
+    output:
+        rows="results/evaluate/{model}/items.parquet",
+        manifest="results/evaluate/{model}/manifest.json",
+    params:
+        settings=settings("evaluate"),
+        code=code(
+            "evaluate",
+            "verl_bridge/agent_loop.py",
+            "verl_bridge/reward.py",
+            "verl_bridge/tools.py",
+            "cpu/verl_platform.py",
+            "cpu/vllm_plugin.py",
+        ),
+        data=subpath(input.data, parent=True),
+        model=lambda wildcards: model_folder(wildcards.model),
+        out=subpath(output.manifest, parent=True),
+    log:
+        "results/logs/evaluate_{model}.log",
+    benchmark:
+        "results/benchmarks/evaluate_{model}.tsv"
+    wildcard_constraints:
+        model="start|trained",
+    conda:
+        "../envs/train.yaml"
+    threads: lookup(dpath="resources/evaluate/threads", within=config)
+    resources:
+        mem_mb=lookup(dpath="resources/evaluate/mem_mb", within=config),
+        runtime=lookup(dpath="resources/evaluate/runtime", within=config),
+        gpu=lookup(dpath="resources/evaluate/gpu", within=config),
+    shell:
+        "python scripts/evaluate.py --settings {params.settings:q} --data {params.data} --model {params.model}"
+        " --threads {threads} --out {params.out} --log {log}"

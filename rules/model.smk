@@ -1,0 +1,62 @@
+"""Models before reinforcement learning.
+
+results/models/base/model      the base model: downloaded, linked, or the embedded one
+results/models/start/model     the base model after the warm start (if warm_start.enabled)
+"""
+
+
+rule prepare_model:
+    """Bring the base model: from the hub at a pinned revision, from a local folder, or made on the spot."""
+    input:
+        data=[rules.download.output.manifest] if config["model"]["source"] == "embedded" else [],
+    output:
+        model=directory("results/models/base/model"),
+        manifest="results/models/base/manifest.json",
+    params:
+        settings=settings("prepare_model"),
+        code=code("prepare_model"),
+        data="results/data/raw",
+        out=subpath(output.manifest, parent=True),
+    log:
+        "results/logs/prepare_model.log",
+    benchmark:
+        "results/benchmarks/prepare_model.tsv"
+    conda:
+        "../envs/train.yaml"
+    threads: lookup(dpath="resources/light/threads", within=config)
+    resources:
+        mem_mb=lookup(dpath="resources/light/mem_mb", within=config),
+        runtime=lookup(dpath="resources/light/runtime", within=config),
+    shell:
+        "python scripts/prepare_model.py --settings {params.settings:q} --data {params.data}"
+        " --out {params.out} --log {log}"
+
+
+rule warm_start:
+    """Fine-tune the base model on the task's demonstrations, so that it speaks the tool format."""
+    input:
+        raw=rules.download.output.manifest,
+        model=rules.prepare_model.output.manifest,
+    output:
+        model=directory("results/models/start/model"),
+        manifest="results/models/start/manifest.json",
+    params:
+        settings=settings("warm_start"),
+        code=code("warm_start"),
+        data=subpath(input.raw, parent=True),
+        model=MODEL_FOLDER.format("base"),
+        out=subpath(output.manifest, parent=True),
+    log:
+        "results/logs/warm_start.log",
+    benchmark:
+        "results/benchmarks/warm_start.tsv"
+    conda:
+        "../envs/train.yaml"
+    threads: lookup(dpath="resources/warm_start/threads", within=config)
+    resources:
+        mem_mb=lookup(dpath="resources/warm_start/mem_mb", within=config),
+        runtime=lookup(dpath="resources/warm_start/runtime", within=config),
+        gpu=lookup(dpath="resources/warm_start/gpu", within=config),
+    shell:
+        "python scripts/warm_start.py --settings {params.settings:q} --data {params.data}"
+        " --model {params.model} --threads {threads} --out {params.out} --log {log}"

@@ -1,0 +1,79 @@
+"""Evaluates a model on the test set through the same agent loop as training (verl's val_only path).
+
+Outputs in --out: items.parquet (one row per test item and arm) and manifest.json (written last).
+"""
+
+import argparse
+import shutil
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from toolrl import cli, manifest
+from toolrl.data.agent_rows import write_parquet
+from toolrl.errors import UserError
+from toolrl.stats import proportion
+from toolrl.verl_bridge import dumps, launch, settings
+
+
+def main(arguments: argparse.Namespace) -> None:
+    config, out = arguments.settings, arguments.out.resolve()
+    started = time.time()
+    data = arguments.data.resolve()
+    limit = config["evaluate"]["max_items"]
+    test = pq.read_table(data / "test.parquet", columns=["extra_info", "agent_name"]).slice(0, limit).to_pylist()
+    questions = {row["extra_info"]["index"]: row["extra_info"]["question"] for row in test}
+    work = out / "work"
+    shutil.rmtree(work, ignore_errors=True)
+    loops = work / "agent_loops.yaml"
+    launch.write_agent_loops(loops)
+    paths = settings.Paths(
+        data / "train.parquet",
+        data / "test.parquet",
+        data / "tools.yaml",
+        loops,
+        arguments.model.resolve(),
+        work / "checkpoints",
+        work / "rollouts",
+        work / "validations",
+    )
+    options = settings.launch_options(config, paths, config["resources"]["evaluate"]["gpu"])
+    options |= settings.evaluation_options(config)
+    cli.log.info("evaluate: %d items with %s", len(questions), arguments.model)
+    launch.run_verl(
+        settings.compose_settings(options, settings.verl_defaults()),
+        work,
+        launch.environment(config["resources"]["platform"], arguments.threads, None),
+        60 * config["resources"]["stall_minutes"],
+        lambda: None,
+    )
+    records = dumps.read_validation(work / "validations" / "0.jsonl")
+    recorded = sum(record["recorded"] for record in records)
+    wanted = sum(row["agent_name"] == "tool_agent" for row in test)
+    if recorded < wanted:
+        raise UserError(f"{wanted - recorded} of {wanted} rows asked for the agent loop tool_agent, but ran in another.")
+    table = dumps.items_table(records, questions)
+    write_parquet(out / "items.parquet", table)
+    accuracy = proportion(table.column("value_correct").to_pylist())
+    cli.log.info("evaluate: %d of %d right (%.1f%%)", accuracy.successes, accuracy.n, 100 * accuracy.value)
+    manifest.write_json(
+        out / "manifest.json",
+        {
+            "started": started,
+            "finished": time.time(),
+            "items": table.num_rows,
+            "model": manifest.read_json(arguments.model.parent / "manifest.json")["files"],
+            "files": manifest.file_records(out, [out / "items.parquet"]),
+        },
+    )
+
+
+if __name__ == "__main__":
+    command = cli.parser(__doc__)
+    cli.add_settings(command)
+    command.add_argument("--data", type=Path, required=True, help="folder made by preprocess.py")
+    command.add_argument("--model", type=Path, required=True, help="the model folder to evaluate")
+    command.add_argument("--threads", type=int, required=True, help="CPU threads for each heavy process")
+    command.add_argument("--out", type=Path, required=True, help="the folder to write to")
+    cli.run(main, command)

@@ -1,0 +1,76 @@
+"""verl's validation dumps → one row per item and arm."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from toolrl.episodes import Measures
+from toolrl.errors import UserError
+
+_TYPES = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
+ITEM_SCHEMA = pa.schema(
+    [
+        ("index", pa.int64()),
+        ("arm", pa.string()),
+        ("prompt_hash", pa.string()),
+        ("question", pa.string()),
+        ("ground_truth", pa.string()),
+        ("output", pa.string()),
+        ("episode", pa.string()),
+        ("reward", pa.float64()),
+        *((field.name, _TYPES[field.type if isinstance(field.type, type) else str]) for field in fields(Measures)),
+    ]
+)
+"""`extracted` is empty where no answer could be read; `episode` is `toolrl.episodes.Episode` as JSON."""
+
+
+def read_validation(path: Path) -> list[dict[str, Any]]:
+    """The records of one dump.
+
+    Raises:
+        UserError: when verl wrote no such dump.
+    """
+    if not path.is_file():
+        raise UserError(f"verl ended without the validation dump {path}; see verl.log beside it.")
+    with open(path, encoding="utf-8") as handle:
+        return [json.loads(line) for line in handle]
+
+
+def items_table(records: Sequence[Mapping[str, Any]], questions: Mapping[int, str]) -> pa.Table:
+    """One row per record, in the order of arm and index.
+
+    Raises:
+        UserError: when items are missing, stand twice, or were run by an agent loop that records nothing although
+            the rows ask for `tool_agent` (verl falls back to a single turn in silence).
+    """
+    expected = set(questions)
+    found = [int(record["index"]) for record in records]
+    if len(found) != len(set(found)) or set(found) != expected:
+        missing = sorted(expected - set(found))[:3]
+        raise UserError(
+            f"the evaluation has {len(found)} rows for {len(expected)} test items"
+            + (f" (missing: {missing})" if missing else " (some stand twice)")
+            + ": its result would be wrong; run it again, and see verl.log."
+        )
+    rows = []
+    for record in sorted(records, key=lambda record: (record["arm"], record["index"])):
+        row = {
+            "index": int(record["index"]),
+            "arm": record["arm"],
+            "prompt_hash": hashlib.sha256(record["input"].encode()).hexdigest()[:16],
+            "question": questions[int(record["index"])],
+            "ground_truth": record["gts"],
+            "output": record["output"],
+            "episode": record["episode"],
+            "reward": float(record["score"]),
+        }
+        for field in ITEM_SCHEMA.names[len(row) :]:
+            value = record[field]
+            row[field] = bool(value) if ITEM_SCHEMA.field(field).type == pa.bool_() else value
+        rows.append(row)
+    return pa.Table.from_pylist(rows, schema=ITEM_SCHEMA)
