@@ -17,7 +17,7 @@ include: "rules/report.smk"
 
 
 rule all:
+    default_target: True
     """The report."""
     input:
         "results/report.html",
-    default_target: True

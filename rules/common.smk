@@ -34,7 +34,9 @@ def task_module():
 def code(stage, *loaded, data_files=()):
     """A digest of the code behind a stage's script; `loaded` are modules that the script loads by name."""
     modules = [SCRIPTS / "toolrl" / name for name in loaded]
-    return code_digest(SCRIPTS / f"{stage}.py", task_module(), *modules, data_files=data_files)
+    return code_digest(
+        SCRIPTS / f"{stage}.py", task_module(), *modules, data_files=data_files
+    )
 
 
 def local_inputs(*keys):
@@ -54,7 +56,9 @@ START_MODEL = "start" if config["warm_start"]["enabled"] else "base"
 
 def model_folder(name):
     """The folder of the start model or the trained one."""
-    return "results/train/model" if name == "trained" else MODEL_FOLDER.format(START_MODEL)
+    return (
+        "results/train/model" if name == "trained" else MODEL_FOLDER.format(START_MODEL)
+    )
 
 
 def model_manifest(name):

@@ -14,10 +14,6 @@ rule download:
         train="results/data/raw/train.jsonl",
         test="results/data/raw/test.jsonl",
         manifest="results/data/raw/manifest.json",
-    params:
-        settings=settings("download"),
-        code=code("download"),
-        out=subpath(output.manifest, parent=True),
     log:
         "results/logs/download.log",
     benchmark:
@@ -28,6 +24,10 @@ rule download:
     resources:
         mem_mb=lookup(dpath="resources/light/mem_mb", within=config),
         runtime=lookup(dpath="resources/light/runtime", within=config),
+    params:
+        settings=settings("download"),
+        code=code("download"),
+        out=subpath(output.manifest, parent=True),
     shell:
         "python scripts/download.py --settings {params.settings:q} --out {params.out} --log {log}"
 
@@ -45,12 +45,6 @@ rule preprocess:
         test="results/data/test.parquet",
         tools="results/data/tools.yaml",
         manifest="results/data/manifest.json",
-    params:
-        settings=settings("preprocess"),
-        code=code("preprocess"),
-        data=subpath(input.raw, parent=True),
-        model=MODEL_FOLDER.format("base"),
-        out=subpath(output.manifest, parent=True),
     log:
         "results/logs/preprocess.log",
     benchmark:
@@ -61,6 +55,12 @@ rule preprocess:
     resources:
         mem_mb=lookup(dpath="resources/light/mem_mb", within=config),
         runtime=lookup(dpath="resources/light/runtime", within=config),
+    params:
+        settings=settings("preprocess"),
+        code=code("preprocess"),
+        data=subpath(input.raw, parent=True),
+        model=MODEL_FOLDER.format("base"),
+        out=subpath(output.manifest, parent=True),
     shell:
         "python scripts/preprocess.py --settings {params.settings:q} --data {params.data}"
         " --model {params.model} --out {params.out} --log {log}"

@@ -12,19 +12,6 @@ rule evaluate:
     output:
         rows="results/evaluate/{model}/items.parquet",
         manifest="results/evaluate/{model}/manifest.json",
-    params:
-        settings=settings("evaluate"),
-        code=code(
-            "evaluate",
-            "verl_bridge/agent_loop.py",
-            "verl_bridge/reward.py",
-            "verl_bridge/tools.py",
-            "cpu/verl_platform.py",
-            "cpu/vllm_plugin.py",
-        ),
-        data=subpath(input.data, parent=True),
-        model=lambda wildcards: model_folder(wildcards.model),
-        out=subpath(output.manifest, parent=True),
     log:
         "results/logs/evaluate_{model}.log",
     benchmark:
@@ -38,6 +25,19 @@ rule evaluate:
         mem_mb=lookup(dpath="resources/evaluate/mem_mb", within=config),
         runtime=lookup(dpath="resources/evaluate/runtime", within=config),
         gpu=lookup(dpath="resources/evaluate/gpu", within=config),
+    params:
+        settings=settings("evaluate"),
+        code=code(
+            "evaluate",
+            "verl_bridge/agent_loop.py",
+            "verl_bridge/reward.py",
+            "verl_bridge/tools.py",
+            "cpu/verl_platform.py",
+            "cpu/vllm_plugin.py",
+        ),
+        data=subpath(input.data, parent=True),
+        model=lambda wildcards: model_folder(wildcards.model),
+        out=subpath(output.manifest, parent=True),
     shell:
         "python scripts/evaluate.py --settings {params.settings:q} --data {params.data} --model {params.model}"
         " --threads {threads} --out {params.out} --log {log}"

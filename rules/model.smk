@@ -8,15 +8,14 @@ results/models/start/model     the base model after the warm start (if warm_star
 rule prepare_model:
     """Bring the base model: from the hub at a pinned revision, from a local folder, or made on the spot."""
     input:
-        data=[rules.download.output.manifest] if config["model"]["source"] == "embedded" else [],
+        data=(
+            [rules.download.output.manifest]
+            if config["model"]["source"] == "embedded"
+            else []
+        ),
     output:
         model=directory("results/models/base/model"),
         manifest="results/models/base/manifest.json",
-    params:
-        settings=settings("prepare_model"),
-        code=code("prepare_model"),
-        data="results/data/raw",
-        out=subpath(output.manifest, parent=True),
     log:
         "results/logs/prepare_model.log",
     benchmark:
@@ -27,8 +26,13 @@ rule prepare_model:
     resources:
         mem_mb=lookup(dpath="resources/light/mem_mb", within=config),
         runtime=lookup(dpath="resources/light/runtime", within=config),
+    params:
+        settings=settings("prepare_model"),
+        code=code("prepare_model"),
+        data=lambda wildcards, input: [f"--data={Path(file).parent}" for file in input.data],
+        out=subpath(output.manifest, parent=True),
     shell:
-        "python scripts/prepare_model.py --settings {params.settings:q} --data {params.data}"
+        "python scripts/prepare_model.py --settings {params.settings:q} {params.data}"
         " --out {params.out} --log {log}"
 
 
@@ -40,12 +44,6 @@ rule warm_start:
     output:
         model=directory("results/models/start/model"),
         manifest="results/models/start/manifest.json",
-    params:
-        settings=settings("warm_start"),
-        code=code("warm_start"),
-        data=subpath(input.raw, parent=True),
-        model=MODEL_FOLDER.format("base"),
-        out=subpath(output.manifest, parent=True),
     log:
         "results/logs/warm_start.log",
     benchmark:
@@ -57,6 +55,12 @@ rule warm_start:
         mem_mb=lookup(dpath="resources/warm_start/mem_mb", within=config),
         runtime=lookup(dpath="resources/warm_start/runtime", within=config),
         gpu=lookup(dpath="resources/warm_start/gpu", within=config),
+    params:
+        settings=settings("warm_start"),
+        code=code("warm_start"),
+        data=subpath(input.raw, parent=True),
+        model=MODEL_FOLDER.format("base"),
+        out=subpath(output.manifest, parent=True),
     shell:
         "python scripts/warm_start.py --settings {params.settings:q} --data {params.data}"
         " --model {params.model} --threads {threads} --out {params.out} --log {log}"

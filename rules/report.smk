@@ -15,11 +15,6 @@ rule report:
         data=rules.preprocess.output.manifest,
     output:
         html="results/report.html",
-    params:
-        settings=canonical_json(config),
-        code=code("report", data_files=[TEMPLATE]),
-        results=subpath(output.html, parent=True),
-        template=str(TEMPLATE.relative_to(workflow.basedir)),
     log:
         "results/logs/report.log",
     benchmark:
@@ -30,6 +25,11 @@ rule report:
     resources:
         mem_mb=lookup(dpath="resources/light/mem_mb", within=config),
         runtime=lookup(dpath="resources/light/runtime", within=config),
+    params:
+        settings=canonical_json(config),
+        code=code("report", data_files=[TEMPLATE]),
+        results=subpath(output.html, parent=True),
+        template=str(TEMPLATE.relative_to(workflow.basedir)),
     shell:
         "python scripts/report.py --settings {params.settings:q} --results {params.results}"
         " --template {params.template} --out {output.html} --log {log}"

@@ -17,6 +17,17 @@ rule train:
         rollouts=directory("results/train/rollouts"),
         metrics="results/train/metrics.jsonl",
         manifest="results/train/manifest.json",
+    log:
+        "results/logs/train.log",
+    benchmark:
+        "results/benchmarks/train.tsv"
+    conda:
+        "../envs/train.yaml"
+    threads: lookup(dpath="resources/train/threads", within=config)
+    resources:
+        mem_mb=lookup(dpath="resources/train/mem_mb", within=config),
+        runtime=lookup(dpath="resources/train/runtime", within=config),
+        gpu=lookup(dpath="resources/train/gpu", within=config),
     params:
         settings=settings("train"),
         code=code(
@@ -30,17 +41,6 @@ rule train:
         data=subpath(input.data, parent=True),
         model=model_folder("start"),
         out=subpath(output.manifest, parent=True),
-    log:
-        "results/logs/train.log",
-    benchmark:
-        "results/benchmarks/train.tsv"
-    conda:
-        "../envs/train.yaml"
-    threads: lookup(dpath="resources/train/threads", within=config)
-    resources:
-        mem_mb=lookup(dpath="resources/train/mem_mb", within=config),
-        runtime=lookup(dpath="resources/train/runtime", within=config),
-        gpu=lookup(dpath="resources/train/gpu", within=config),
     shell:
         "python scripts/train.py --settings {params.settings:q} --data {params.data} --model {params.model}"
         " --code {params.code} --threads {threads} --out {params.out} --log {log}"

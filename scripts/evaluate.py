@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
-
 from toolrl import cli, manifest
 from toolrl.data.agent_rows import write_parquet
 from toolrl.errors import UserError
@@ -52,7 +51,9 @@ def main(arguments: argparse.Namespace) -> None:
     recorded = sum(record["recorded"] for record in records)
     wanted = sum(row["agent_name"] == "tool_agent" for row in test)
     if recorded < wanted:
-        raise UserError(f"{wanted - recorded} of {wanted} rows asked for the agent loop tool_agent, but ran in another.")
+        raise UserError(
+            f"{wanted - recorded} of {wanted} rows asked for the agent loop tool_agent, but ran in another."
+        )
     table = dumps.items_table(records, questions)
     write_parquet(out / "items.parquet", table)
     accuracy = proportion(table.column("value_correct").to_pylist())

@@ -8,7 +8,6 @@ import argparse
 from pathlib import Path
 
 import yaml
-
 from toolrl import cli, manifest
 from toolrl.data.agent_rows import (
     agent_table,

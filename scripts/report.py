@@ -10,7 +10,6 @@ from typing import Any
 import jinja2
 import pandas as pd
 import pyarrow.parquet as pq
-
 from toolrl import cli, manifest, plots
 from toolrl.episodes import Episode
 from toolrl.errors import UserError
@@ -33,22 +32,26 @@ def main(arguments: argparse.Namespace) -> None:
     comparison = compare_paired(items["value_correct_start"], items["value_correct_trained"], config["seed"])
     metrics = [json.loads(line) for line in (results / "train" / "metrics.jsonl").read_text("utf-8").splitlines()]
     frame = plots.training_frame(metrics)
-    page = _environment(arguments.template).get_template(arguments.template.name).render(
-        title=config["report"]["title"],
-        config=config,
-        config_text=json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False),
-        sentence=verdict_sentence(accuracies["start"], accuracies["trained"], comparison),
-        accuracies=accuracies,
-        comparison=comparison,
-        measures=_measures(items),
-        figures=_figures(frame, results),
-        largest_difference=float(frame["training/rollout_probs_diff_mean"].max()),
-        steps=len(frame),
-        trajectories=_trajectories(items, config["report"]["trajectories"]),
-        run_times=_run_times(results / "benchmarks"),
-        versions=_versions(),
-        data=manifest.read_json(results / "data" / "manifest.json"),
-        training=manifest.read_json(results / "train" / "manifest.json"),
+    page = (
+        _environment(arguments.template)
+        .get_template(arguments.template.name)
+        .render(
+            title=config["report"]["title"],
+            config=config,
+            config_text=json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False),
+            sentence=verdict_sentence(accuracies["start"], accuracies["trained"], comparison),
+            accuracies=accuracies,
+            comparison=comparison,
+            measures=_measures(items),
+            figures=_figures(frame, results),
+            largest_difference=float(frame["training/rollout_probs_diff_mean"].max()),
+            steps=len(frame),
+            trajectories=_trajectories(items, config["report"]["trajectories"]),
+            run_times=_run_times(results / "benchmarks"),
+            versions=_versions(),
+            data=manifest.read_json(results / "data" / "manifest.json"),
+            training=manifest.read_json(results / "train" / "manifest.json"),
+        )
     )
     manifest.write_text(arguments.out, page)
     cli.log.info("report: %s", verdict_sentence(accuracies["start"], accuracies["trained"], comparison))
@@ -131,8 +134,14 @@ def _figures(frame: pd.DataFrame, results: Path) -> list[dict[str, str]]:
         calls[int(step)] = sum(json.loads(line)["output"].count("<tool_call>") for line in lines) / max(1, len(lines))
     return [
         {"svg": plots.reward_curve(frame), "note": "Mean reward of each step's rollouts; it should rise."},
-        {"svg": plots.response_length(frame), "note": "Tokens after the prompt; a band at the limit means cut episodes."},
-        {"svg": plots.turns_and_calls(frame, calls), "note": "A fall to zero calls means that the agent gave up its tool."},
+        {
+            "svg": plots.response_length(frame),
+            "note": "Tokens after the prompt; a band at the limit means cut episodes.",
+        },
+        {
+            "svg": plots.turns_and_calls(frame, calls),
+            "note": "A fall to zero calls means that the agent gave up its tool.",
+        },
         {"svg": plots.step_time(frame), "note": "Where the time of a step goes; the parts sum to the whole."},
     ]
 

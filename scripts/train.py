@@ -84,7 +84,13 @@ def main(arguments: argparse.Namespace) -> None:
     )
     options = settings.launch_options(config, paths, config["resources"]["train"]["gpu"])
     options |= settings.training_options(config, steps)
-    cli.log.info("train: %d steps of %d prompts x %d rollouts (run %s)", steps, train["batch_size"], train["rollouts_per_prompt"], fingerprint)
+    cli.log.info(
+        "train: %d steps of %d prompts x %d rollouts (run %s)",
+        steps,
+        train["batch_size"],
+        train["rollouts_per_prompt"],
+        fingerprint,
+    )
     launch.run_verl(
         settings.compose_settings(options, defaults),
         work,
@@ -92,7 +98,9 @@ def main(arguments: argparse.Namespace) -> None:
         60 * config["resources"]["stall_minutes"],
         StepProgress(metrics, steps),
     )
-    _publish(out, work, steps, arguments.model.resolve(), {"fingerprint": fingerprint, "steps": steps, "started": started})
+    _publish(
+        out, work, steps, arguments.model.resolve(), {"fingerprint": fingerprint, "steps": steps, "started": started}
+    )
 
 
 def _publish(out: Path, work: Path, steps: int, start_model: Path, record: dict[str, Any]) -> None:
@@ -106,7 +114,9 @@ def _publish(out: Path, work: Path, steps: int, start_model: Path, record: dict[
         raise UserError(f"verl exported no model weights to {exported}; see {work / 'verl.log'}.")
     if _weights(exported) == _weights(start_model):
         raise UserError("the exported weights equal those that training started from: nothing was learned.")
-    records = {entry["step"]: entry for entry in _read_lines(work / "metrics.jsonl")}  # a resumed step replaces its first
+    records = {
+        entry["step"]: entry for entry in _read_lines(work / "metrics.jsonl")
+    }  # a resumed step replaces its first
     missing = [step for step in range(1, steps + 1) if step not in records]
     if missing:
         raise UserError(f"metrics of step {missing[0]} are missing from {work / 'metrics.jsonl'}.")
@@ -116,9 +126,7 @@ def _publish(out: Path, work: Path, steps: int, start_model: Path, record: dict[
     for name, source in (("model", exported), ("rollouts", work / "rollouts")):
         shutil.rmtree(out / name, ignore_errors=True)
         shutil.copytree(source, out / name)
-    manifest.write_text(
-        out / "metrics.jsonl", "".join(json.dumps(records[step]) + "\n" for step in sorted(records))
-    )
+    manifest.write_text(out / "metrics.jsonl", "".join(json.dumps(records[step]) + "\n" for step in sorted(records)))
     files = [path for name in ("model", "rollouts") for path in (out / name).rglob("*") if path.is_file()]
     record |= {"finished": time.time(), "files": manifest.file_records(out, [*files, out / "metrics.jsonl"])}
     manifest.write_json(out / "manifest.json", record)

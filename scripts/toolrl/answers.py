@@ -203,7 +203,11 @@ def _numbers(text: str, cue: str) -> list[Number]:
             value *= _MAGNITUDES[match["magnitude"].strip().lower()]
         lead = _LEAD.search(text[max(found[-1].end if found else 0, match.start() - 8) : match.start()])
         start = match.start() - len(lead[0] if lead else "")
-        if lead and lead["outer"] and (_NOT_A_SIGN.search(text[max(0, start - 2) : start]) or (lead["space"] and cue == "prose")):
+        if (
+            lead
+            and lead["outer"]
+            and (_NOT_A_SIGN.search(text[max(0, start - 2) : start]) or (lead["space"] and cue == "prose"))
+        ):
             start += len(lead["outer"])  # an operator, a range's dash, a hyphen or a bullet
         elif lead and (lead["outer"] or lead["inner"]) and value is not None:
             value = -value
@@ -230,7 +234,9 @@ _CUE = re.compile(
     r"|(?P<phrase>\banswers?\b[^.\n=:#\\\d]{0,60}?(?:\b(?:is|are|was|be|equals)\b|[:=]|(?=\s{0,3}\n))[:=]?)",
     re.IGNORECASE,
 )
-_LABEL = re.compile(r"^[\W_]{0,10}(?:(?:the|final|my|correct|actually|now|just|simply|therefore|so|thus)\s+){0,3}", re.I)
+_LABEL = re.compile(
+    r"^[\W_]{0,10}(?:(?:the|final|my|correct|actually|now|just|simply|therefore|so|thus)\s+){0,3}", re.I
+)
 _SENTENCE_END = re.compile(r"[.!?](?=\s|$)|\n")
 
 

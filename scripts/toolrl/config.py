@@ -22,13 +22,16 @@ def check(config: Mapping[str, Any]) -> None:
         UserError: one sentence that names the key, what was expected and how to fix it.
     """
     schema = yaml.safe_load(SCHEMA_FILE.read_text(encoding="utf-8"))
-    errors = sorted(jsonschema.Draft202012Validator(schema).iter_errors(config), key=lambda e: (len(e.path), str(e.path)))
+    errors = sorted(
+        jsonschema.Draft202012Validator(schema).iter_errors(config), key=lambda e: (len(e.path), str(e.path))
+    )
     if errors:
         raise UserError(_sentence(errors[0]))
     _check_across_keys(config)
 
 
-def _sentence(error: jsonschema.ValidationError) -> str:
+def _sentence(error: Any) -> str:
+    """One sentence for a `jsonschema.ValidationError`."""
     key = ".".join(str(part) for part in error.absolute_path) or "the configuration"
     if error.validator == "additionalProperties":
         known = list(error.schema["properties"])
@@ -56,7 +59,13 @@ def _sentence(error: jsonschema.ValidationError) -> str:
 
 
 def _words(types: str | list[str]) -> str:
-    names = {"object": "a mapping", "array": "a list", "integer": "a whole number", "null": "null", "boolean": "true or false"}
+    names = {
+        "object": "a mapping",
+        "array": "a list",
+        "integer": "a whole number",
+        "null": "null",
+        "boolean": "true or false",
+    }
     listed = [types] if isinstance(types, str) else types
     return " or ".join(names.get(name, f"a {name}") for name in listed)
 
@@ -66,7 +75,9 @@ def _check_across_keys(config: Mapping[str, Any]) -> None:
     task = load_task(config["task"])
     for tool in agent["tools"]:
         if tool not in task.tools:
-            raise UserError(f"config: agent.tools: task {task.name} has no tool {tool!r}; it has {', '.join(task.tools)}.")
+            raise UserError(
+                f"config: agent.tools: task {task.name} has no tool {tool!r}; it has {', '.join(task.tools)}."
+            )
     if agent["agent_name"] == "tool_agent" and not agent["tools"] and not agent["tool_config"]:
         raise UserError("config: agent.tools is empty: name a tool, or set agent.agent_name to single_turn_agent.")
     for split, path in config["data"]["path"].items():
@@ -77,16 +88,21 @@ def _check_across_keys(config: Mapping[str, Any]) -> None:
             raise UserError("config: model.path is not set, although model.source is `path`.")
         if not Path(config["model"]["path"]).is_dir():
             raise UserError(f"config: model.path: the folder {config['model']['path']} does not exist.")
-    if config["model"]["source"] == "hub" and not (config["model"]["hub"]["repository"] and config["model"]["hub"]["revision"]):
+    if config["model"]["source"] == "hub" and not (
+        config["model"]["hub"]["repository"] and config["model"]["hub"]["revision"]
+    ):
         raise UserError("config: model.hub needs repository and revision, as model.source is `hub`.")
     if agent["tool_config"]:
         _need_file(agent["tool_config"], "agent.tool_config", "it is set")
     shape = config["model"]["embedded"]
     if shape["hidden_size"] % shape["heads"]:
-        raise UserError(f"config: model.embedded.heads ({shape['heads']}) must divide hidden_size ({shape['hidden_size']}).")
+        raise UserError(
+            f"config: model.embedded.heads ({shape['heads']}) must divide hidden_size ({shape['hidden_size']})."
+        )
     if train["batch_size"] % train["mini_batch_size"]:
         raise UserError(
-            f"config: train.mini_batch_size ({train['mini_batch_size']}) must divide train.batch_size ({train['batch_size']})."
+            f"config: train.mini_batch_size ({train['mini_batch_size']}) must divide "
+            f"train.batch_size ({train['batch_size']})."
         )
     gpus = resources["train"]["gpu"]
     if resources["platform"] == "cuda" and gpus < 1:
@@ -96,12 +112,14 @@ def _check_across_keys(config: Mapping[str, Any]) -> None:
     workers = max(1, gpus) * resources["nodes"]
     if workers % rollout["tensor_parallel"]:
         raise UserError(
-            f"config: rollout.tensor_parallel ({rollout['tensor_parallel']}) must divide the {workers} GPUs of training."
+            f"config: rollout.tensor_parallel ({rollout['tensor_parallel']}) must divide "
+            f"the {workers} GPUs of training."
         )
-    if train["mini_batch_size"] * train["rollouts_per_prompt"] % workers:
+    rollouts = train["mini_batch_size"] * train["rollouts_per_prompt"]
+    if rollouts % workers:
         raise UserError(
-            f"config: train.mini_batch_size x train.rollouts_per_prompt "
-            f"({train['mini_batch_size'] * train['rollouts_per_prompt']}) must be a multiple of the {workers} GPUs of training."
+            f"config: train.mini_batch_size x train.rollouts_per_prompt ({rollouts}) must be a multiple of "
+            f"the {workers} GPUs of training."
         )
     if not config["warm_start"]["enabled"] and config["model"]["source"] == "embedded":
         raise UserError("config: warm_start.enabled must be true for model.source embedded, which is untrained.")

@@ -49,9 +49,7 @@ class Episode:
     @classmethod
     def from_json(cls, text: str) -> "Episode":
         data = json.loads(text)
-        turns = (
-            Turn(turn["content"], tuple(ToolCall(**call) for call in turn["calls"])) for turn in data["turns"]
-        )
+        turns = (Turn(turn["content"], tuple(ToolCall(**call) for call in turn["calls"])) for turn in data["turns"])
         return cls(tuple(turns), data["cut"])
 
 

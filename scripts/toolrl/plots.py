@@ -11,6 +11,7 @@ matplotlib.use("svg")
 import matplotlib.pyplot as plt  # noqa: E402
 import pandas as pd  # noqa: E402
 import seaborn as sns  # noqa: E402
+from matplotlib.ticker import MaxNLocator  # noqa: E402
 
 INK = "#7a828c"
 """Axes and text: enough contrast on white and on near-black."""
@@ -24,7 +25,7 @@ def training_frame(metrics: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 def figure(draw: Callable[[plt.Axes], None], y_label: str, title: str) -> str:
     """Draws on one pair of axes over the training step and returns the SVG element."""
-    style = {
+    style: Any = {
         "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": INK, "xtick.color": INK, "ytick.color": INK,
         "figure.facecolor": "none", "axes.facecolor": "none", "savefig.facecolor": "none", "legend.facecolor": "none",
         "svg.fonttype": "none", "svg.hashsalt": title, "grid.color": INK, "grid.alpha": 0.25, "font.size": 10,
@@ -34,7 +35,7 @@ def figure(draw: Callable[[plt.Axes], None], y_label: str, title: str) -> str:
         draw(axes)
         axes.set_xlabel("training step")
         axes.set_ylabel(y_label)
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         sns.despine(ax=axes)
         if axes.get_legend_handles_labels()[0]:
             axes.legend(frameon=False, labelcolor=INK)
@@ -52,7 +53,9 @@ def figure(draw: Callable[[plt.Axes], None], y_label: str, title: str) -> str:
 
 def reward_curve(frame: pd.DataFrame) -> str:
     def draw(axes: plt.Axes) -> None:
-        sns.lineplot(data=frame, x="step", y="critic/score/mean", ax=axes, color=COLOURS[0], marker="o", label="each step")
+        sns.lineplot(
+            data=frame, x="step", y="critic/score/mean", ax=axes, color=COLOURS[0], marker="o", label="each step"
+        )
         smooth = frame["critic/score/mean"].rolling(5, min_periods=1, center=True).mean()
         sns.lineplot(x=frame["step"], y=smooth, ax=axes, color=COLOURS[3], linestyle="--", label="mean of 5 steps")
         axes.set_ylim(-0.02, 1.02)
@@ -63,7 +66,9 @@ def reward_curve(frame: pd.DataFrame) -> str:
 def response_length(frame: pd.DataFrame) -> str:
     def draw(axes: plt.Axes) -> None:
         columns = [f"response_length/{name}" for name in ("min", "mean", "max")]
-        axes.fill_between(frame["step"], frame[columns[0]], frame[columns[2]], color=COLOURS[0], alpha=0.2, label="min to max")
+        axes.fill_between(
+            frame["step"], frame[columns[0]], frame[columns[2]], color=COLOURS[0], alpha=0.2, label="min to max"
+        )
         sns.lineplot(data=frame, x="step", y=columns[1], ax=axes, color=COLOURS[0], label="mean")
 
     return figure(draw, "response tokens", "Response length")

@@ -128,13 +128,9 @@ def request_worker(address: str, arguments: list[str]) -> None:
     connection = _connect(address)
     if connection is None:
         os.execv(sys.executable, [sys.executable, *arguments])
-    request = json.dumps(
-        {"arguments": arguments, "environment": dict(os.environ), "directory": os.getcwd()}
-    ).encode()
+    request = json.dumps({"arguments": arguments, "environment": dict(os.environ), "directory": os.getcwd()}).encode()
     streams = array.array("i", [0, 1, 2])
-    connection.sendmsg(
-        [len(request).to_bytes(8, "big")], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, streams)]
-    )
+    connection.sendmsg([len(request).to_bytes(8, "big")], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, streams)])
     connection.sendall(request)
     while connection.recv(64):
         pass

@@ -128,7 +128,11 @@ def read_tool_config(path: Path) -> dict[str, Any]:
     for position, entry in enumerate(entries, start=1):
         schema = entry.get("tool_schema", {}) if isinstance(entry, Mapping) else {}
         function = schema.get("function", {}) if isinstance(schema, Mapping) else {}
-        if not isinstance(entry, Mapping) or not isinstance(entry.get("class_name"), str) or "." not in entry["class_name"]:
+        if (
+            not isinstance(entry, Mapping)
+            or not isinstance(entry.get("class_name"), str)
+            or "." not in entry["class_name"]
+        ):
             raise UserError(f"agent.tool_config: tool {position} of {path} needs `class_name: package.module.Class`.")
         if (entry.get("config") or {}).get("type") != "native":
             raise UserError(f"agent.tool_config: tool {position} of {path} needs `config: {{type: native}}`.")

@@ -31,7 +31,8 @@ CHAT_TEMPLATE = """\
 {%- else %}
 {{- '<|im_start|>' + message.role + '\\n' + message.content }}
 {%- for call in message.tool_calls or [] %}
-{{- '\\n<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' + call.function.arguments | tojson + '}\\n</tool_call>' }}
+{{- '\\n<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' }}
+{{- call.function.arguments | tojson + '}\\n</tool_call>' }}
 {%- endfor %}
 {{- '<|im_end|>\\n' }}
 {%- endif %}
@@ -103,21 +104,22 @@ def _without(text: str, parts: Sequence[str]) -> str:
 
 
 def tokenizer_for(
-    conversations: Sequence[Sequence[Message]],
-    prompts: Sequence[Sequence[Message]],
-    tools: Sequence[Mapping[str, Any]],
+    conversations: list[list[Message]],
+    prompts: list[list[Message]],
+    tools: list[dict[str, Any]],
     vocab_size: int,
 ) -> Any:
     """The tokenizer of a task: trained on its conversations, with what its prompts and calls share as single tokens."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
-    def render(chats: Sequence[Sequence[Message]], add_generation_prompt: bool) -> list[str]:
-        return render_jinja_template(
+    def render(chats: list[list[Message]], add_generation_prompt: bool) -> list[str]:
+        rendered: Any = render_jinja_template(
             conversations=chats,
-            tools=list(tools),
+            tools=tools,  # type: ignore[arg-type]
             chat_template=CHAT_TEMPLATE,
             add_generation_prompt=add_generation_prompt,
-        )[0]
+        )
+        return list(rendered[0])
 
     calls = [
         f'{{"name": "{tool["function"]["name"]}", "arguments": {{"{argument}": "'

@@ -13,7 +13,6 @@ from toolrl.cli import log
 from toolrl.errors import UserError
 from toolrl.tasks.base import Message
 
-
 IGNORED = -100
 """The label of a token that is not trained on (PyTorch's cross-entropy leaves it out)."""
 
@@ -94,12 +93,17 @@ def train(
     class Progress(TrainerCallback):
         """A line every few steps, with the time left."""
 
-        def on_log(self, arguments: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            logs = kwargs.get("logs")
             if logs and "loss" in logs:
                 elapsed = time.monotonic() - started
                 left = elapsed / state.global_step * (state.max_steps - state.global_step)
                 log.info(
-                    "warm start: step %d/%d, loss %.3f, %.0f s left", state.global_step, state.max_steps, logs["loss"], left
+                    "warm start: step %d/%d, loss %.3f, %.0f s left",
+                    state.global_step,
+                    state.max_steps,
+                    logs["loss"],
+                    left,
                 )
 
     on_gpu = torch.cuda.is_available()
@@ -134,6 +138,6 @@ def train(
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train()
-    trainer.model.to(torch.float32).save_pretrained(out / "model")
+    model.save_pretrained(out / "model")
     tokenizer.save_pretrained(out / "model")
     return [{"step": entry["step"], "loss": entry["loss"]} for entry in trainer.state.log_history if "loss" in entry]

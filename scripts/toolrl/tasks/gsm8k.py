@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from toolrl.answers import read_answer, read_argument, read_reference
+from toolrl.answers import Answer, read_answer, read_argument, read_reference
 from toolrl.arithmetic import NotArithmetic, evaluate
 from toolrl.errors import UserError
 from toolrl.tasks.base import Message, Problem, Task, Tool, ToolResult, ToolSession, Verdict, canonical_number
@@ -120,7 +120,7 @@ class Gsm8k(Task):
         return self._verdict(read_argument(argument), ground_truth)
 
     @staticmethod
-    def _verdict(answer, ground_truth: str) -> Verdict:
+    def _verdict(answer: Answer, ground_truth: str) -> Verdict:
         return Verdict(
             value_correct=answer.value is not None and answer.value == read_argument(ground_truth).value,
             format_ok=answer.has_marker,
@@ -151,8 +151,9 @@ class Gsm8k(Task):
         working = "\n".join(lines)
         if not with_tool:
             return [*messages, {"role": "assistant", "content": f"{working}\n#### {answer}"}]
-        call = {"name": "calc_gsm8k_reward", "arguments": {"answer": answer}}
-        response = calc_gsm8k_reward(call["arguments"], ToolSession({"ground_truth": problem.ground_truth})).text
+        arguments = {"answer": answer}
+        call = {"name": "calc_gsm8k_reward", "arguments": arguments}
+        response = calc_gsm8k_reward(arguments, ToolSession({"ground_truth": problem.ground_truth})).text
         return [
             *messages,
             {"role": "assistant", "content": working, "tool_calls": [{"type": "function", "function": call}]},

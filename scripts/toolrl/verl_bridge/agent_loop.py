@@ -13,6 +13,8 @@ from toolrl.episodes import Episode, ToolCall, Turn
 
 
 class RecordedToolAgentLoop(ToolAgentLoop):
+    tokenizer: Any  # verl annotates it as AutoTokenizer, the factory
+
     async def _handle_generating_state(
         self, agent_data: AgentData, sampling_params: dict[str, Any], ignore_termination: bool = False
     ) -> AgentState:
@@ -35,8 +37,7 @@ class RecordedToolAgentLoop(ToolAgentLoop):
         responses = [message["content"] for message in agent_data.messages[already:]]
         episode = _episode(agent_data)
         calls = tuple(
-            ToolCall(call.name, call.arguments, response)
-            for call, response in zip(episode.turns[-1].calls, responses)
+            ToolCall(call.name, call.arguments, response) for call, response in zip(episode.turns[-1].calls, responses)
         )
         turn = Turn(episode.turns[-1].content, calls + episode.turns[-1].calls[len(calls) :])
         cut = "length" if state == AgentState.TERMINATED else None

@@ -87,7 +87,9 @@ def run_verl(
             _stop(child)
     progress()
     if child.returncode != 0:
-        raise UserError(f"verl ended with exit code {child.returncode}: {_last_error(log_path)} (all output: {log_path})")
+        raise UserError(
+            f"verl ended with exit code {child.returncode}: {_last_error(log_path)} (all output: {log_path})"
+        )
 
 
 @contextmanager

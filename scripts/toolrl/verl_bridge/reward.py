@@ -19,6 +19,7 @@ class EpisodeRewardManager(RewardManagerBase):
         self._task = load_task(settings.task)
         self._offered = list(settings.tools)
         self._shaping = Shaping(**settings.shaping)
+        self.tokenizer: Any  # verl annotates it as AutoTokenizer, the factory
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
         item = data[-1:][0]

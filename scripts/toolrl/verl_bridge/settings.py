@@ -12,7 +12,6 @@ from typing import Any
 from toolrl.cpu import worker_forks
 from toolrl.errors import UserError
 
-
 MODEL, ACTOR, ENGINE = "actor_rollout_ref.model", "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 
 
@@ -68,7 +67,8 @@ def check_overrides(section: str, overrides: Mapping[str, Any], defaults: Any) -
         near = difflib.get_close_matches(key, names, n=3, cutoff=0.6)
         hint = f"did you mean {' or '.join(near)}?" if near else "see docs/options.md."
         raise UserError(
-            f"config: {section}.overrides: verl has no option {key!r}; {hint} (Write +{key} to add a key that verl does not list.)"
+            f"config: {section}.overrides: verl has no option {key!r}; {hint} "
+            f"(Write +{key} to add a key that verl does not list.)"
         )
 
 

@@ -1,0 +1,22 @@
+# make report   set up .venv from the lock (once) and build results/report.html
+# make test     set up .venv and run all linters and tests
+VENV := .venv
+ACTIVATE := . $(VENV)/bin/activate
+
+.PHONY: env report lint test lock
+.SILENT: env report lint test lock
+
+env:
+	scripts/make_env.sh $(VENV)
+
+report: env
+	$(ACTIVATE) && snakemake --cores all results/report.html
+
+lint: env
+	$(ACTIVATE) && ruff check . && ruff format --check . && snakefmt --check . && mypy && snakemake --lint
+
+test: env
+	$(ACTIVATE) && $(MAKE) lint && pytest
+
+lock: env
+	$(ACTIVATE) && python scripts/lock.py

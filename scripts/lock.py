@@ -1,0 +1,55 @@
+"""Resolves locks/*.in into lock files with hashes, and writes the conda environments of the steps from them.
+
+Needs uv. Writes locks/cpu.txt (the embedded default and its tests, Python 3.11 and 3.12) and, for conda,
+envs/light.yaml and envs/train.yaml with exact versions. No file names an index.
+"""
+
+import argparse
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import yaml
+from toolrl import cli
+from toolrl.errors import UserError
+
+CONDA_PYTHON = "3.12"
+PLATFORM = "x86_64-manylinux_2_28"
+ENVIRONMENTS = {"light": "light.in", "train": "gpu.in"}
+
+
+def main(arguments: argparse.Namespace) -> None:
+    if shutil.which("uv") is None:
+        raise UserError("uv is not on the PATH; install it with `pip install uv`.")
+    root: Path = arguments.root
+    common = ["uv", "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--no-emit-index-url"]
+    cpu = [*common, "--universal", "--python-version", "3.11", "--generate-hashes", "--override", "locks/overrides.txt"]
+    _run([*cpu, "locks/cpu.in", "--output-file", "locks/cpu.txt"], root)
+    for name, source in ENVIRONMENTS.items():
+        command = [*common, "--python-version", CONDA_PYTHON, "--python-platform", PLATFORM, f"locks/{source}"]
+        _write_environment(root / "envs" / f"{name}.yaml", name, _run(command, root))
+
+
+def _run(command: list[str], folder: Path) -> str:
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    if result.returncode:
+        raise UserError(f"{' '.join(command)} failed: {result.stderr.strip()}")
+    return result.stdout
+
+
+def _write_environment(path: Path, name: str, locked: str) -> None:
+    pins = re.findall(r"^[A-Za-z0-9._-]+(?:\[[^\]]*\])?==\S+", locked, re.MULTILINE)
+    environment = {
+        "name": f"toolrl-{name}",
+        "channels": ["conda-forge", "nodefaults"],
+        "dependencies": [f"python={CONDA_PYTHON}", "pip", {"pip": sorted(pins)}],
+    }
+    head = f"# Written by `make lock` from locks/{ENVIRONMENTS[name]}. Do not edit.\n"
+    path.write_text(head + yaml.safe_dump(environment, sort_keys=False), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    command = cli.parser(__doc__)
+    command.add_argument("--root", type=Path, default=Path("."), help="the repository's root")
+    cli.run(main, command)
