@@ -8,16 +8,15 @@ min_version("9.0")
 configfile: "config/config.yaml"
 
 
+rule all:
+    """The report."""
+    input:
+        "results/report.html",
+
+
 include: "rules/common.smk"
 include: "rules/data.smk"
 include: "rules/model.smk"
 include: "rules/train.smk"
 include: "rules/evaluate.smk"
 include: "rules/report.smk"
-
-
-rule all:
-    default_target: True
-    """The report."""
-    input:
-        "results/report.html",

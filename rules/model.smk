@@ -29,7 +29,9 @@ rule prepare_model:
     params:
         settings=settings("prepare_model"),
         code=code("prepare_model"),
-        data=lambda wildcards, input: [f"--data={Path(file).parent}" for file in input.data],
+        data=lambda wildcards, input: [
+            f"--data={Path(file).parent}" for file in input.data
+        ],
         out=subpath(output.manifest, parent=True),
     shell:
         "python scripts/prepare_model.py --settings {params.settings:q} {params.data}"

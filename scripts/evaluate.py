@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 from toolrl import cli, manifest
-from toolrl.data.agent_rows import write_parquet
+from toolrl.data.agent_rows import read_tool_config, write_parquet
 from toolrl.errors import UserError
 from toolrl.stats import proportion
 from toolrl.verl_bridge import dumps, launch, settings
@@ -27,6 +27,10 @@ def main(arguments: argparse.Namespace) -> None:
     shutil.rmtree(work, ignore_errors=True)
     loops = work / "agent_loops.yaml"
     launch.write_agent_loops(loops)
+    if config["agent"]["tool_config"]:
+        from toolrl.verl_bridge.tools import check_tool_config
+
+        check_tool_config(read_tool_config(data / "tools.yaml"), config["agent"]["tool_config"])
     paths = settings.Paths(
         data / "train.parquet",
         data / "test.parquet",
@@ -43,7 +47,7 @@ def main(arguments: argparse.Namespace) -> None:
     launch.run_verl(
         settings.compose_settings(options, settings.verl_defaults()),
         work,
-        launch.environment(config["resources"]["platform"], arguments.threads, None),
+        launch.environment(config["resources"]["platform"], arguments.threads, work, None),
         60 * config["resources"]["stall_minutes"],
         lambda: None,
     )

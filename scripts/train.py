@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from toolrl import cli, manifest
+from toolrl.data.agent_rows import read_tool_config
 from toolrl.errors import UserError
 from toolrl.verl_bridge import launch, settings
 
@@ -68,10 +69,15 @@ def main(arguments: argparse.Namespace) -> None:
         )
     fingerprint = manifest.digest([config, rows["files"], start_model["files"], arguments.code])
     work = out / "checkpoints" / fingerprint
-    metrics = work / "metrics.jsonl"
+    data = arguments.data.resolve()
+    # verl empties the file when it starts, so every attempt has its own
+    metrics = work / f"metrics-{len(_attempts(work)) + 1:03d}.jsonl"
     loops = work / "agent_loops.yaml"
     launch.write_agent_loops(loops)
-    data = arguments.data.resolve()
+    if config["agent"]["tool_config"]:
+        from toolrl.verl_bridge.tools import check_tool_config
+
+        check_tool_config(read_tool_config(data / "tools.yaml"), config["agent"]["tool_config"])
     paths = settings.Paths(
         data / "train.parquet",
         data / "test.parquet",
@@ -94,7 +100,7 @@ def main(arguments: argparse.Namespace) -> None:
     launch.run_verl(
         settings.compose_settings(options, defaults),
         work,
-        launch.environment(config["resources"]["platform"], arguments.threads, metrics),
+        launch.environment(config["resources"]["platform"], arguments.threads, work, metrics),
         60 * config["resources"]["stall_minutes"],
         StepProgress(metrics, steps),
     )
@@ -114,12 +120,11 @@ def _publish(out: Path, work: Path, steps: int, start_model: Path, record: dict[
         raise UserError(f"verl exported no model weights to {exported}; see {work / 'verl.log'}.")
     if _weights(exported) == _weights(start_model):
         raise UserError("the exported weights equal those that training started from: nothing was learned.")
-    records = {
-        entry["step"]: entry for entry in _read_lines(work / "metrics.jsonl")
-    }  # a resumed step replaces its first
+    # a step that a later attempt repeated counts as that attempt ran it
+    records = {entry["step"]: entry for file in _attempts(work) for entry in _read_lines(file)}
     missing = [step for step in range(1, steps + 1) if step not in records]
     if missing:
-        raise UserError(f"metrics of step {missing[0]} are missing from {work / 'metrics.jsonl'}.")
+        raise UserError(f"metrics of step {missing[0]} are missing from {work}/metrics-*.jsonl.")
     undumped = [step for step in range(1, steps + 1) if not (work / "rollouts" / f"{step}.jsonl").is_file()]
     if undumped:
         raise UserError(f"the rollouts of step {undumped[0]} are missing from {work / 'rollouts'}.")
@@ -132,13 +137,18 @@ def _publish(out: Path, work: Path, steps: int, start_model: Path, record: dict[
     manifest.write_json(out / "manifest.json", record)
 
 
+def _attempts(work: Path) -> list[Path]:
+    return sorted(work.glob("metrics-*.jsonl"))
+
+
 def _weights(folder: Path) -> list[str]:
     return sorted(manifest.sha256_file(path) for path in folder.glob("*.safetensors"))
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:
+    """The records of a metrics file, without a last line that was cut off when the attempt was killed."""
     with open(path, encoding="utf-8") as handle:
-        return [json.loads(line) for line in handle]
+        return [json.loads(line) for line in handle if line.endswith("\n")]
 
 
 if __name__ == "__main__":

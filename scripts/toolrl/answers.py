@@ -234,9 +234,7 @@ _CUE = re.compile(
     r"|(?P<phrase>\banswers?\b[^.\n=:#\\\d]{0,60}?(?:\b(?:is|are|was|be|equals)\b|[:=]|(?=\s{0,3}\n))[:=]?)",
     re.IGNORECASE,
 )
-_LABEL = re.compile(
-    r"^[\W_]{0,10}(?:(?:the|final|my|correct|actually|now|just|simply|therefore|so|thus)\s+){0,3}", re.I
-)
+_LABEL = re.compile(r"(?:\s{0,3}(?:the|final|my|correct|actually|now|just|simply|therefore|so|thus)\b){0,3}", re.I)
 _SENTENCE_END = re.compile(r"[.!?](?=\s|$)|\n")
 
 

@@ -1,6 +1,7 @@
 """Exact arithmetic on text from a model: a whitelist over Python's parser, with bounded size and no `eval`."""
 
 import ast
+import warnings
 from fractions import Fraction
 
 LONGEST_EXPRESSION = 500
@@ -26,7 +27,9 @@ def evaluate(expression: str) -> Fraction:
     if len(text) > LONGEST_EXPRESSION:
         raise NotArithmetic(f"the expression is longer than {LONGEST_EXPRESSION} characters")
     try:
-        tree = ast.parse(_without_thousands_separators(text), mode="eval")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python warns of text such as `1if`
+            tree = ast.parse(_without_thousands_separators(text), mode="eval")
         return _value(tree.body)
     except NotArithmetic:
         raise

@@ -16,7 +16,7 @@ NAMES = (
 THINGS = (
     "apples", "books", "cards", "coins", "cups", "eggs", "marbles", "pears", "pens", "shells", "stamps", "toys",
 )  # fmt: skip
-LARGEST = 5
+LARGEST = 6
 """The largest number in a question; small, so that a tiny model can learn the sums."""
 
 

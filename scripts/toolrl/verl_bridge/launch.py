@@ -22,13 +22,14 @@ POLL_SECONDS = 0.5
 STOP_GRACE_SECONDS = 20
 
 
-def environment(platform: str, threads: int, metrics_file: Path | None) -> dict[str, str]:
-    """The child's environment: ours, plus what the platform needs."""
+def environment(platform: str, threads: int, folder: Path, metrics_file: Path | None) -> dict[str, str]:
+    """The child's environment: ours, plus what the platform needs; loggers write below folder unless told otherwise."""
     result = dict(os.environ)
     result |= {"HYDRA_FULL_ERROR": "1", "PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"}
     result |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
     if metrics_file:
         result["VERL_FILE_LOGGER_PATH"] = str(metrics_file)
+    result.setdefault("MLFLOW_TRACKING_URI", f"sqlite:///{folder / 'mlflow.db'}")
     # Ray's workers and the reward manager's file import the package from here, installed or not
     package_parent = str(Path(__file__).resolve().parents[2])
     result["PYTHONPATH"] = os.pathsep.join(filter(None, [package_parent, os.environ.get("PYTHONPATH")]))

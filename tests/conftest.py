@@ -1,0 +1,58 @@
+"""Fixtures: a workflow folder to play in, and the one end-to-end run that several tests read."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+WORKFLOW = ("Snakefile", "rules", "config", "scripts", "profiles", "report", "envs")
+
+
+def default_config() -> dict:
+    return yaml.safe_load((ROOT / "config" / "config.yaml").read_text())
+
+
+@pytest.fixture
+def config() -> dict:
+    return default_config()
+
+
+@pytest.fixture
+def workflow(tmp_path: Path) -> Path:
+    """A copy of the workflow in a folder whose name needs quoting."""
+    folder = tmp_path / "a workflow"
+    folder.mkdir()
+    for name in WORKFLOW:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        else:
+            shutil.copy(source, folder / name)
+    return folder
+
+
+def snakemake(folder: Path, *arguments: str, timeout: float = 600) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "snakemake", "--cores", "2", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+
+
+def script(name: str, *arguments: str, timeout: float = 600) -> subprocess.CompletedProcess:
+    command = [sys.executable, str(ROOT / "scripts" / f"{name}.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+
+
+@pytest.fixture(scope="session")
+def results() -> Path:
+    """The results of the default experiment in this checkout; made by its one run, and brought up to date."""
+    run = subprocess.run([sys.executable, "-m", "snakemake", "--cores", "all", "results/report.html"], cwd=ROOT)
+    assert run.returncode == 0, "the end-to-end run failed; its messages stand above"
+    return ROOT / "results"

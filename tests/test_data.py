@@ -1,0 +1,160 @@
+"""Data: the generator, the agent-loop parquet, and the real GSM8K where it is at hand."""
+
+import json
+import os
+import random
+import re
+from pathlib import Path
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from conftest import ROOT, script
+from toolrl.data.agent_rows import agent_table, row_schema, tool_config
+from toolrl.data.procedural import generate
+from toolrl.models import embedded
+from toolrl.models.sft import IGNORED, tokenize_conversations
+from toolrl.tasks.gsm8k import TASK
+
+TOOL = "calc_gsm8k_reward"
+NATALIA = {
+    "question": "Natalia sold clips to 48 of her friends in April, and then she sold half as many clips in May. How "
+    "many clips did Natalia sell altogether in April and May?",
+    "answer": "Natalia sold 48/2 = <<48/2=24>>24 clips in May.\nNatalia sold 48+24 = <<48+24=72>>72 clips.\n#### 72",
+}
+
+
+def gsm8k_folder() -> Path:
+    """The real GSM8K as {train,test}.jsonl: $GSM8K_DIR, or `shared/gsm8k` beside the checkout."""
+    folder = Path(os.environ.get("GSM8K_DIR", ROOT.parent / "shared" / "gsm8k"))
+    if not (folder / "train.jsonl").is_file():
+        pytest.skip("no GSM8K at hand: set GSM8K_DIR to a folder with train.jsonl and test.jsonl")
+    return folder
+
+
+def test_procedural_splits_are_deterministic_and_disjoint() -> None:
+    train, test = generate(3000, 300, seed=1)
+    assert (train, test) == generate(3000, 300, seed=1)
+    assert generate(500, 300, seed=1)[1] == test, "the test set must not depend on the training set's size"
+    assert generate(500, 300, seed=2)[1] != test
+    questions = [row["question"] for row in [*train, *test]]
+    assert len(set(questions)) == 3300
+    forms = {re.sub(r"\d+|[A-Z][a-z]+(?= )", "_", question) for question in questions}
+    assert len(forms) > 300
+    for row in train:
+        assert TASK.score(row["answer"], TASK.problem(row).ground_truth).strict
+        for calculation, stated in re.findall(r"<<([^=]+)=(-?\d+)>>", row["answer"]):
+            a, operator, b = re.fullmatch(r"(\d+)([-+*])(\d+)", calculation).groups()
+            assert {"+": int(a) + int(b), "-": int(a) - int(b), "*": int(a) * int(b)}[operator] == int(stated) >= 0
+
+
+def test_agent_rows_have_the_seed_fields() -> None:
+    table = agent_table([TASK.problem(NATALIA)], TASK, "train", "gsm8k", "tool_agent", [TOOL])
+    assert table.schema == row_schema([TOOL])
+    row = table.to_pylist()[0]
+    assert row["prompt"][0]["role"] == "system" and row["prompt"][0]["content"].startswith("You are a math expert.")
+    assert row["prompt"][1]["content"].endswith("Let's think step by step and output the final answer after `####`.")
+    assert row["reward_model"] == {"style": "rule", "ground_truth": "72"}
+    assert row["extra_info"] == {
+        "split": "train",
+        "index": 0,
+        "question": NATALIA["question"],
+        "answer": NATALIA["answer"],
+        "need_tools_kwargs": True,
+        "tools_kwargs": {TOOL: {"create_kwargs": {"ground_truth": "72"}}},
+        "interaction_kwargs": {"query": NATALIA["question"], "ground_truth": "72"},
+    }
+    without = agent_table([TASK.problem(NATALIA)], TASK, "test", "gsm8k", "single_turn_agent", [])
+    assert "tools_kwargs" not in without.to_pylist()[0]["extra_info"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    problems = [TASK.problem(row) for row in generate(300, 10, seed=1)[0]]
+    conversations = TASK.demonstrations(problems, [TOOL], 0.5, random.Random(0))
+    tools = [dict(TASK.tools[TOOL].schema)]
+    return embedded.tokenizer_for(conversations, [TASK.prompt(p.question) for p in problems], tools, 800)
+
+
+def test_only_the_assistants_tokens_are_trained_on(tokenizer) -> None:
+    problems = [TASK.problem(row) for row in generate(20, 10, seed=3)[0]]
+    tools = [dict(TASK.tools[TOOL].schema)]
+    conversations = TASK.demonstrations(problems, [TOOL], 0.0, random.Random(0))
+    for example, conversation in zip(tokenize_conversations(conversations, tools, tokenizer), conversations):
+        assert len(example["input_ids"]) == len(example["labels"])
+        text = tokenizer.decode([label for label in example["labels"] if label != IGNORED])
+        working, final = (message["content"] for message in conversation if message["role"] == "assistant")
+        assert text.startswith(working) and text.endswith(f"{final}<|im_end|>")
+        assert "Current parsed" not in text and "<|im_start|>" not in text
+
+
+def test_numbers_are_single_tokens(tokenizer) -> None:
+    for number in (0, 7, 42, 99):
+        assert len(tokenizer(str(number))["input_ids"]) == 1
+    text = "Ada has 9 apples.\n<tool_call>\nÉ</tool_call>"
+    assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+
+
+def test_real_gsm8k_round_trips(tmp_path: Path, tokenizer) -> None:
+    import datasets
+
+    folder = gsm8k_folder()
+    model = tmp_path / "model"
+    tokenizer.save_pretrained(model)
+    settings = {
+        "seed": 1, "task": "gsm8k",
+        "data": {"source": "path", "path": {split: str(folder / f"{split}.jsonl") for split in ("train", "test")}},
+        "agent": {"agent_name": "tool_agent", "tools": [TOOL], "tool_config": None, "max_prompt_length": 4096},
+    }  # fmt: skip
+    text = json.dumps(settings)
+    raw, out = tmp_path / "raw", tmp_path / "data"
+    result = script("download", "--settings", text, "--out", str(raw))
+    assert result.returncode == 0, result.stderr
+    arguments = ("--data", str(raw), "--model", str(model), "--out", str(out))
+    result = script("preprocess", "--settings", text, *arguments)
+    assert result.returncode == 0, result.stderr
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["rows"] == {"train": 7473, "test": 1319}
+    for split, count in manifest["rows"].items():
+        file = str(out / f"{split}.parquet")
+        rows = pq.read_table(file).to_pylist()
+        assert len(rows) == count
+        assert all("," not in row["reward_model"]["ground_truth"] for row in rows)
+        loaded = datasets.load_dataset("parquet", data_files=file, split="train", cache_dir=str(tmp_path / "cache"))
+        assert loaded.to_list() == rows
+        assert [dict(value) for value in pd.read_parquet(file)["reward_model"]] == [r["reward_model"] for r in rows]
+    _read_with_verl(out / "test.parquet", model, 1319)
+
+
+def _read_with_verl(file: Path, model: Path, count: int) -> None:
+    from omegaconf import OmegaConf
+    from transformers import AutoTokenizer
+    from verl.utils.dataset.rl_dataset import RLHFDataset
+
+    config = OmegaConf.create({"prompt_key": "prompt", "max_prompt_length": 4096, "return_raw_chat": True})
+    dataset = RLHFDataset(data_files=str(file), tokenizer=AutoTokenizer.from_pretrained(model), config=config)
+    assert len(dataset) == count
+    for index in range(count):
+        row = dataset[index]
+        assert row["index"] == index and row["agent_name"] == "tool_agent"
+        assert row["tools_kwargs"][TOOL]["create_kwargs"]["ground_truth"] == row["reward_model"]["ground_truth"]
+
+
+def test_gold_solutions_score_themselves() -> None:
+    problems = [
+        TASK.problem(json.loads(line))
+        for split in ("train", "test")
+        for line in (gsm8k_folder() / f"{split}.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
+    assert len(problems) == 8792
+    assert all(TASK.score(problem.solution, problem.ground_truth).strict for problem in problems)
+    golds = [problem.ground_truth for problem in problems]
+    random.Random(0).shuffle(golds)
+    for problem, gold in zip(problems, golds):
+        assert TASK.score(problem.solution, gold).value_correct == (gold == problem.ground_truth)
+
+
+def test_tool_config_is_what_verl_reads() -> None:
+    entry = tool_config("gsm8k", TASK, [TOOL])["tools"][0]
+    assert entry["config"]["type"] == "native"
+    assert entry["tool_schema"]["function"]["parameters"]["required"] == ["answer"]
