@@ -159,7 +159,6 @@ def _cpu_options() -> dict[str, Any]:
         f"{ENGINE}.free_cache_engine": False,
         f"+{ENGINE}.enable_sleep_mode": False,
         f"{ENGINE}.checkpoint_engine.update_weights_bucket_megabytes": 256,
-        "algorithm.rollout_correction.bypass_mode": True,
         "ray_kwargs.ray_init.num_cpus": 12,  # logical: Ray's actors mostly wait, whatever the number of cores
         "+ray_kwargs.ray_init.num_gpus": 1,
         "ray_kwargs.ray_init.runtime_env.py_executable": shlex.join([sys.executable, worker_forks.__file__]),
