@@ -40,6 +40,7 @@ def main(arguments: argparse.Namespace) -> None:
         work / "checkpoints",
         work / "rollouts",
         work / "validations",
+        work / "episodes",
     )
     options = settings.launch_options(config, paths, config["resources"]["evaluate"]["gpu"])
     options |= settings.evaluation_options(config)

@@ -43,7 +43,8 @@ def main(arguments: argparse.Namespace) -> None:
             accuracies=accuracies,
             comparison=comparison,
             measures=_measures(items),
-            figures=_figures(frame, results),
+            figures=_figures(frame),
+            reward_parts=_reward_parts(frame),
             largest_difference=float(frame["training/rollout_probs_diff_mean"].max()),
             steps=len(frame),
             trajectories=_trajectories(items, config["report"]["trajectories"]),
@@ -127,11 +128,17 @@ def _measure(values: pd.Series, is_share: bool) -> str:
     return f"{values.mean():.2f} ± {1.96 * values.sem():.2f}"
 
 
-def _figures(frame: pd.DataFrame, results: Path) -> list[dict[str, str]]:
-    calls = {}
-    for step in frame["step"]:
-        lines = (results / "train" / "rollouts" / f"{step}.jsonl").read_text("utf-8").splitlines()
-        calls[int(step)] = sum(json.loads(line)["output"].count("<tool_call>") for line in lines) / max(1, len(lines))
+def _reward_parts(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Each part of the return at the first and the last step."""
+    prefix = "episode/reward_"
+    return [
+        {"name": column.removeprefix(prefix), "first": frame[column].iloc[0], "last": frame[column].iloc[-1]}
+        for column in frame
+        if column.startswith(prefix)
+    ]
+
+
+def _figures(frame: pd.DataFrame) -> list[dict[str, str]]:
     return [
         {"svg": plots.reward_curve(frame), "note": "Mean reward of each step's rollouts; it should rise."},
         {
@@ -139,7 +146,7 @@ def _figures(frame: pd.DataFrame, results: Path) -> list[dict[str, str]]:
             "note": "Tokens after the prompt; a band at the limit means cut episodes.",
         },
         {
-            "svg": plots.turns_and_calls(frame, calls),
+            "svg": plots.turns_and_calls(frame),
             "note": "A fall to zero calls means that the agent gave up its tool.",
         },
         {"svg": plots.step_time(frame), "note": "Where the time of a step goes; the parts sum to the whole."},

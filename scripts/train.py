@@ -16,6 +16,7 @@ from toolrl import cli, manifest
 from toolrl.data.agent_rows import read_tool_config
 from toolrl.errors import UserError
 from toolrl.verl_bridge import launch, settings
+from toolrl.verl_bridge.dumps import episode_means
 
 
 class StepProgress:
@@ -71,7 +72,8 @@ def main(arguments: argparse.Namespace) -> None:
     work = out / "checkpoints" / fingerprint
     data = arguments.data.resolve()
     # verl empties the file when it starts, so every attempt has its own
-    metrics = work / f"metrics-{len(_attempts(work)) + 1:03d}.jsonl"
+    attempt = f"{len(_attempts(work)) + 1:03d}"
+    metrics = work / f"metrics-{attempt}.jsonl"
     loops = work / "agent_loops.yaml"
     launch.write_agent_loops(loops)
     if config["agent"]["tool_config"]:
@@ -87,9 +89,11 @@ def main(arguments: argparse.Namespace) -> None:
         work,
         work / "rollouts",
         work / "validations",
+        work / f"episodes-{attempt}",
     )
     options = settings.launch_options(config, paths, config["resources"]["train"]["gpu"])
-    options |= settings.training_options(config, steps)
+    options |= settings.training_options(config, paths, steps)
+    paths.episodes.mkdir(parents=True, exist_ok=True)
     cli.log.info(
         "train: %d steps of %d prompts x %d rollouts (run %s)",
         steps,
@@ -120,8 +124,7 @@ def _publish(out: Path, work: Path, steps: int, start_model: Path, record: dict[
         raise UserError(f"verl exported no model weights to {exported}; see {work / 'verl.log'}.")
     if _weights(exported) == _weights(start_model):
         raise UserError("the exported weights equal those that training started from: nothing was learned.")
-    # a step that a later attempt repeated counts as that attempt ran it
-    records = {entry["step"]: entry for file in _attempts(work) for entry in _read_lines(file)}
+    records = _merge_attempts(work)
     missing = [step for step in range(1, steps + 1) if step not in records]
     if missing:
         raise UserError(f"metrics of step {missing[0]} are missing from {work}/metrics-*.jsonl.")
@@ -139,6 +142,17 @@ def _publish(out: Path, work: Path, steps: int, start_model: Path, record: dict[
 
 def _attempts(work: Path) -> list[Path]:
     return sorted(work.glob("metrics-*.jsonl"))
+
+
+def _merge_attempts(work: Path) -> dict[int, dict[str, Any]]:
+    """Every step's metrics with its episodes' means; a step that a later attempt repeated counts as that one ran it."""
+    records = {}
+    for file in _attempts(work):
+        means = episode_means(work / file.stem.replace("metrics", "episodes"))
+        for entry in _read_lines(file):
+            entry["data"] |= means.get(entry["step"], {})
+            records[entry["step"]] = entry
+    return records
 
 
 def _weights(folder: Path) -> list[str]:

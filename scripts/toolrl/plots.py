@@ -74,13 +74,10 @@ def response_length(frame: pd.DataFrame) -> str:
     return figure(draw, "response tokens", "Response length")
 
 
-def turns_and_calls(frame: pd.DataFrame, calls: Mapping[int, float]) -> str:
+def turns_and_calls(frame: pd.DataFrame) -> str:
     def draw(axes: plt.Axes) -> None:
-        # verl counts the prompt and every tool response as turns too: user + assistant + 1
-        turns = frame["num_turns/mean"] / 2
-        sns.lineplot(x=frame["step"], y=turns, ax=axes, color=COLOURS[0], label="assistant turns")
-        if calls:
-            axes.plot(list(calls), list(calls.values()), color=COLOURS[1], linestyle="--", label="tool calls")
+        for colour, style, name, label in ((0, "-", "turns", "assistant turns"), (1, "--", "tool_calls", "tool calls")):
+            axes.plot(frame["step"], frame[f"episode/{name}"], color=COLOURS[colour], linestyle=style, label=label)
         axes.set_ylim(bottom=0)
 
     return figure(draw, "mean per episode", "Turns and tool calls")

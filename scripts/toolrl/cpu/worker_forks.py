@@ -1,24 +1,30 @@
-"""Ray workers that are forked from one process which has already imported torch, transformers and vLLM.
+"""Workers that are forked from one process which has already imported torch, transformers and vLLM.
 
-A launch of verl starts about eight Ray workers one after the other, and each spends 7 to 17 s of one core on the same
-imports: two minutes in all on a laptop. Ray's runtime environment lets a `py_executable` start its workers
-(`ray._private.runtime_env.context.RuntimeEnvContext.exec_worker`); this file, run as a script, is that executable. It
-hands the worker's arguments, environment and standard streams to a server, which forks the worker, and then waits for
-the worker to end. Without a server it becomes the worker itself, so that only time is lost.
+A launch of verl starts about eight Ray workers and two vLLM processes one after the other, and each spends 7 to 17 s of
+one core on the same imports: over two minutes in all on a laptop. Ray's runtime environment lets a `py_executable`
+start its workers (`ray._private.runtime_env.context.RuntimeEnvContext.exec_worker`), and so does
+`multiprocessing.set_executable` for vLLM's. This file, run as a script, is that executable. It hands the command line,
+the environment and the open files to a server, which forks the worker, and then waits for the worker to end. Without a
+server it becomes the worker itself, so that only time is lost.
 
 The file imports nothing heavy until it serves.
 """
 
 import array
+import fcntl
 import json
 import os
+import shlex
 import signal
 import socket
 import sys
 import time
 
 SOCKET_VARIABLE = "TOOLRL_WORKER_FORKS"
+EXECUTABLE_NAME = "python"
 LONGEST_WAIT_SECONDS = 120
+MOST_DESCRIPTORS = 200
+SPARE_DESCRIPTORS = 400  # above what is passed, below the usual limit of 1024
 PRELOADED = (
     "torch._dynamo",
     "torch._inductor.lowering",
@@ -67,46 +73,71 @@ def serve(address: str) -> None:
 
 
 def _become_worker(connection: socket.socket) -> None:
-    import runpy
-
     status = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        size, streams = _receive_header(connection)
+        size, received = _receive_header(connection)
         request = json.loads(_receive(connection, size))
-        for target, stream in enumerate(streams):
-            os.dup2(stream, target)
-            os.close(stream)
+        connection = socket.socket(fileno=fcntl.fcntl(connection.detach(), fcntl.F_DUPFD_CLOEXEC, SPARE_DESCRIPTORS))
+        _place(received, request["descriptors"])
+        connection.sendall(os.getpid().to_bytes(8, "big"))
         os.chdir(request["directory"])
         os.environ.clear()
         os.environ.update(request["environment"])
-        sys.argv = request["arguments"]
-        sys.path[0] = os.path.dirname(sys.argv[0])
-        runpy.run_path(sys.argv[0], run_name="__main__")
+        _run(request["arguments"])
         status = 0
     except SystemExit as error:
-        status = error.code if isinstance(error.code, int) else 0
+        status = error.code if isinstance(error.code, int) else int(error.code is not None)
     except BaseException:
         import traceback
 
         traceback.print_exc()
     finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        connection.sendall(bytes([status & 255]))
         os._exit(status)
 
 
+def _place(received: list[int], wanted: list[int]) -> None:
+    """Moves the received files to the numbers that they have in the client."""
+    spare = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, SPARE_DESCRIPTORS) for descriptor in received]
+    for descriptor in received:
+        os.close(descriptor)
+    for descriptor, target in zip(spare, wanted):
+        os.dup2(descriptor, target)
+        os.close(descriptor)
+
+
+def _run(arguments: list[str]) -> None:
+    """Does what `python ARGUMENTS` does, for a script or for `-c CODE`."""
+    import runpy
+
+    while arguments[0].startswith("-") and arguments[0] != "-c":
+        arguments = arguments[1:]
+    if arguments[0] == "-c":
+        sys.argv = ["-c", *arguments[2:]]
+        exec(compile(arguments[1], "<string>", "exec"), sys.modules["__main__"].__dict__)  # noqa: S102
+    else:
+        sys.argv = arguments
+        sys.path[0] = os.path.dirname(arguments[0])
+        runpy.run_path(arguments[0], run_name="__main__")
+
+
 def _receive_header(connection: socket.socket) -> tuple[int, list[int]]:
-    streams = array.array("i")
-    data, ancillary, _, _ = connection.recvmsg(8, socket.CMSG_LEN(3 * streams.itemsize))
+    descriptors = array.array("i")
+    data, ancillary, _, _ = connection.recvmsg(8, socket.CMSG_LEN(MOST_DESCRIPTORS * descriptors.itemsize))
     for _, kind, payload in ancillary:
         if kind == socket.SCM_RIGHTS:
-            streams.frombytes(payload)
-    return int.from_bytes(data, "big"), list(streams)
+            descriptors.frombytes(payload)
+    return int.from_bytes(data, "big"), list(descriptors)
 
 
 def _receive(connection: socket.socket, size: int) -> bytes:
+    """Exactly size bytes, or fewer where the other side has gone."""
     data = b""
-    while len(data) < size:
-        data += connection.recv(size - len(data))
+    while len(data) < size and (piece := connection.recv(size - len(data))):
+        data += piece
     return data
 
 
@@ -123,21 +154,60 @@ def _connect(address: str) -> socket.socket | None:
     return None
 
 
-def request_worker(address: str, arguments: list[str]) -> None:
-    """Asks the server for a worker and waits until it has ended; becomes the worker where no server answers."""
+def _open_descriptors() -> list[int]:
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            os.fstat(int(name))
+        except OSError:  # the listing's own
+            continue
+        found.append(int(name))
+    return sorted(found)[:MOST_DESCRIPTORS]
+
+
+def request_worker(address: str, arguments: list[str]) -> int:
+    """Asks the server for a worker, waits until it has ended and returns its exit status.
+
+    Becomes the worker where no server answers.
+    """
+    descriptors = _open_descriptors()
     connection = _connect(address)
     if connection is None:
         os.execv(sys.executable, [sys.executable, *arguments])
-    request = json.dumps({"arguments": arguments, "environment": dict(os.environ), "directory": os.getcwd()}).encode()
-    streams = array.array("i", [0, 1, 2])
-    connection.sendmsg([len(request).to_bytes(8, "big")], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, streams)])
+    request = json.dumps(
+        {
+            "arguments": arguments,
+            "descriptors": descriptors,
+            "environment": dict(os.environ),
+            "directory": os.getcwd(),
+        }
+    ).encode()
+    connection.sendmsg(
+        [len(request).to_bytes(8, "big")],
+        [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))],
+    )
     connection.sendall(request)
-    while connection.recv(64):
-        pass
+    worker = int.from_bytes(_receive(connection, 8), "big")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda received, frame: os.kill(worker, received))
+    for descriptor in descriptors:  # the worker's end of a pipe must close when the worker ends
+        if descriptor > 2:
+            os.close(descriptor)
+    status = _receive(connection, 1)
+    return status[0] if status else 1
+
+
+def write_executable(folder: str) -> str:
+    """Writes this file's command as a single executable into folder, for `multiprocessing.set_executable`."""
+    path = os.path.join(folder, EXECUTABLE_NAME)
+    with open(path, "w", encoding="utf-8") as handle:
+        handle.write(f'#!/bin/sh\nexec {shlex.join([sys.executable, os.path.abspath(__file__)])} "$@"\n')
+    os.chmod(path, 0o700)
+    return path
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["serve"]:
         serve(sys.argv[2])
     else:
-        request_worker(os.environ.get(SOCKET_VARIABLE, ""), sys.argv[1:])
+        sys.exit(request_worker(os.environ.get(SOCKET_VARIABLE, ""), sys.argv[1:]))

@@ -7,6 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 
 from toolrl.episodes import Measures
@@ -74,3 +75,17 @@ def items_table(records: Sequence[Mapping[str, Any]], questions: Mapping[int, st
             row[field] = bool(value) if ITEM_SCHEMA.field(field).type == pa.bool_() else value
         rows.append(row)
     return pa.Table.from_pylist(rows, schema=ITEM_SCHEMA)
+
+
+def episode_means(folder: Path) -> dict[int, dict[str, float]]:
+    """Mean measures and reward parts of one attempt's training episodes, by step, as `episode/<name>`."""
+    records = [
+        json.loads(line)
+        for file in folder.glob("*.jsonl")
+        for line in file.read_text(encoding="utf-8").splitlines(keepends=True)
+        if line.endswith("\n")
+    ]
+    if not records:
+        return {}
+    means = pd.DataFrame(records).groupby("step").mean(numeric_only=True).add_prefix("episode/")
+    return {int(str(step)): row for step, row in means.to_dict("index").items()}

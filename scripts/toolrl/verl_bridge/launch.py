@@ -100,6 +100,7 @@ def _worker_forks(child_environment: Mapping[str, str], output: Any) -> Iterator
     if not address:
         yield
         return
+    worker_forks.write_executable(os.path.dirname(address))
     command = [sys.executable, str(worker_forks.__file__), "serve", address]
     server = subprocess.Popen(
         command, stdout=output, stderr=subprocess.STDOUT, env=dict(child_environment), start_new_session=True

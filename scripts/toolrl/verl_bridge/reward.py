@@ -1,7 +1,10 @@
 """verl's reward, computed by the task's scorer on the final assistant message."""
 
+import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from verl import DataProto
 from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
@@ -19,6 +22,8 @@ class EpisodeRewardManager(RewardManagerBase):
         self._task = load_task(settings.task)
         self._offered = list(settings.tools)
         self._shaping = Shaping(**settings.shaping)
+        # one file for each process, so that no two write to one
+        self._notes = Path(settings.episodes) / f"{uuid4().hex}.jsonl" if settings.episodes else None
         self.tokenizer: Any  # verl annotates it as AutoTokenizer, the factory
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
@@ -29,6 +34,13 @@ class EpisodeRewardManager(RewardManagerBase):
         episode = self._episode(extra.get("episode"), item)
         measures = measure(episode, fields["reward_model"]["ground_truth"], self._task, self._offered)
         result = reward(measures, extra.get("tool_rewards") or [], self._shaping)
+        values = {
+            **{f"reward_{name}": float(value) for name, value in result.parts.items()},
+            **{name: _plain(value) for name, value in asdict(measures).items()},
+        }
+        if self._notes:
+            with open(self._notes, "a", encoding="utf-8") as handle:
+                handle.write(json.dumps({"step": int(fields["global_steps"]), **values}) + "\n")
         return {
             "reward_score": result.total,
             "reward_extra_info": {
@@ -36,8 +48,7 @@ class EpisodeRewardManager(RewardManagerBase):
                 "arm": str(info.get("arm") or "tool"),
                 "recorded": int("episode" in extra),
                 "episode": episode.to_json(),
-                **{f"reward_{name}": float(value) for name, value in result.parts.items()},
-                **{name: _plain(value) for name, value in asdict(measures).items()},
+                **values,
             },
         }
 

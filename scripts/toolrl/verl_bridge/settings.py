@@ -27,6 +27,7 @@ class Paths:
     checkpoints: Path
     rollouts: Path
     validations: Path
+    episodes: Path
 
 
 def verl_defaults() -> Any:
@@ -166,10 +167,15 @@ def _cpu_options() -> dict[str, Any]:
     }
 
 
-def training_options(config: Mapping[str, Any], total_steps: int) -> dict[str, Any]:
+def training_options(config: Mapping[str, Any], paths: Paths, total_steps: int) -> dict[str, Any]:
     train, agent = config["train"], config["agent"]
     return {
-        "+toolrl": {"task": config["task"], "tools": agent["tools"], "shaping": dict(config["reward"])},
+        "+toolrl": {
+            "task": config["task"],
+            "tools": agent["tools"],
+            "shaping": dict(config["reward"]),
+            "episodes": str(paths.episodes),
+        },
         "data.train_batch_size": train["batch_size"],
         "algorithm.adv_estimator": train["algorithm"],
         f"{ACTOR}.ppo_mini_batch_size": train["mini_batch_size"],
@@ -200,7 +206,7 @@ def evaluation_options(config: Mapping[str, Any]) -> dict[str, Any]:
     """Validation only; what concerns training is set to the smallest values that verl accepts."""
     limit = config["evaluate"]["max_items"]
     return {
-        "+toolrl": {"task": config["task"], "tools": config["agent"]["tools"], "shaping": {}},
+        "+toolrl": {"task": config["task"], "tools": config["agent"]["tools"], "shaping": {}, "episodes": None},
         "data.train_batch_size": 1,
         "data.train_max_samples": 1,
         "data.val_max_samples": -1 if limit is None else limit,
