@@ -31,14 +31,14 @@ def figure(draw: Callable[[plt.Axes], None], y_label: str, title: str) -> str:
         "svg.fonttype": "none", "svg.hashsalt": title, "grid.color": INK, "grid.alpha": 0.25, "font.size": 10,
     }  # fmt: skip
     with sns.axes_style("whitegrid"), plt.rc_context(style):
-        canvas, axes = plt.subplots(figsize=(5.6, 3.0), layout="constrained")
+        canvas, axes = plt.subplots(figsize=(6.4, 3.0), layout="constrained")
         draw(axes)
         axes.set_xlabel("training step")
         axes.set_ylabel(y_label)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         sns.despine(ax=axes)
         if axes.get_legend_handles_labels()[0]:
-            axes.legend(frameon=False, labelcolor=INK)
+            axes.legend(frameon=False, labelcolor=INK, loc="upper left", bbox_to_anchor=(1, 1))
         buffer = io.StringIO()
         canvas.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Title": title})
         plt.close(canvas)

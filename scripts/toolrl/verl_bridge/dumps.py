@@ -88,4 +88,7 @@ def episode_means(folder: Path) -> dict[int, dict[str, float]]:
     if not records:
         return {}
     means = pd.DataFrame(records).groupby("step").mean(numeric_only=True).add_prefix("episode/")
-    return {int(str(step)): row for step, row in means.to_dict("index").items()}
+    return {
+        int(str(step)): {str(name): float(value) for name, value in row.items()}
+        for step, row in means.to_dict("index").items()
+    }
