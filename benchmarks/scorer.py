@@ -1,7 +1,7 @@
 """Scorer throughput beside verl's own GSM8K scorer and math-verify, on the same episodes in one run.
 
-Prints a Markdown table of episodes per second and the ratio to ours. Each scorer runs on the same final messages
-(procedural solutions, lengthened with prose), best of three rounds.
+Prints a Markdown table of episodes per second and the ratio to ours, best of three rounds on the same final messages
+(solutions, lengthened with prose), and with --cases how many hand-made verdicts each scorer agrees with.
 """
 
 import argparse
@@ -37,6 +37,17 @@ def scorers() -> dict[str, Callable[[str, str], object]]:
     }
 
 
+def agreement(score: Callable[[str, str], object], file: Path) -> str:
+    """How many of the file's final messages (`text`, `gold`, `expected_correct`) get the expected verdict."""
+    cases = [case for case in json.loads(file.read_text(encoding="utf-8"))["cases"] if case["kind"] == "final"]
+    agreed = sum(_is_right(score(case["text"], case["gold"])) == case["expected_correct"] for case in cases)
+    return f"{agreed} of {len(cases)}"
+
+
+def _is_right(result: object) -> bool:
+    return bool(getattr(result, "value_correct", result))
+
+
 def rate(score: Callable[[str, str], object], data: list[tuple[str, str]]) -> float:
     best = float("inf")
     for _ in range(3):
@@ -50,13 +61,15 @@ def rate(score: Callable[[str, str], object], data: list[tuple[str, str]]) -> fl
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="a .jsonl file of question/answer rows instead of generated ones")
+    parser.add_argument("--cases", type=Path, help="a JSON file of answer cases")
     parser.add_argument("--count", type=int, default=2000, help="episodes to score")
     arguments = parser.parse_args()
     data = episodes(arguments.data, arguments.count)
     rates = {name: rate(score, data) for name, score in scorers().items()}
-    print("| scorer | episodes/s | ratio to toolrl |\n|---|---|---|")
-    for name, value in rates.items():
-        print(f"| {name} | {value:.0f} | {value / rates['toolrl']:.2f} |")
+    print("| scorer | episodes/s | ratio to toolrl | agrees with |\n|---|---|---|---|")
+    for name, score in scorers().items():
+        agreed = agreement(score, arguments.cases) if arguments.cases else "not asked"
+        print(f"| {name} | {rates[name]:.0f} | {rates[name] / rates['toolrl']:.2f} | {agreed} |")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from conftest import ROOT, script, snakemake
@@ -13,27 +14,30 @@ from toolrl.config import check
 from toolrl.errors import UserError
 from toolrl.tasks import load_task
 
-COUNTDOWN = ROOT / "tests" / "countdown.py"
+SUMS = ROOT / "tests" / "sums_task.py"
 
 
+@pytest.mark.e2e
 def test_a_task_outside_the_package_runs_by_config_alone(workflow: Path) -> None:
-    shutil.copy(COUNTDOWN, workflow / "sums.py")
+    """Through verl and vLLM: the user's prompt, tool and scorer, on a model that cannot answer."""
+    shutil.copy(SUMS, workflow / "sums.py")
     rows = workflow / "rows.jsonl"
-    rows.write_text("".join(json.dumps({"question": f"{n} {n + 1} 3"}) + "\n" for n in range(20)))
+    rows.write_text("".join(json.dumps({"question": f"{n} {n + 1} 3"}) + "\n" for n in range(8)))
     experiment = {
         "task": "sums.py",
         "data": {"source": "path", "path": {"train": "rows.jsonl", "test": "rows.jsonl"}},
-        "agent": {"tools": ["calculator"]},
+        "model": {"source": "path", "path": str(_any_model(workflow))},
+        "agent": {"tools": ["calculator"], "max_prompt_length": 1500, "max_response_length": 24},
+        "warm_start": {"enabled": False},
     }
     (workflow / "sums.yaml").write_text(yaml.safe_dump(experiment))
-    shutil.copytree(_any_model(workflow), workflow / "model")
-    experiment["model"] = {"source": "path", "path": "model"}
-    experiment["agent"]["max_prompt_length"] = 1024
-    (workflow / "sums.yaml").write_text(yaml.safe_dump(experiment))
-    result = snakemake(workflow, "results/data/manifest.json", "--configfile", "sums.yaml")
+    result = snakemake(workflow, "results/evaluate/start/manifest.json", "--configfile", "sums.yaml")
     assert result.returncode == 0, result.stderr
-    manifest = json.loads((workflow / "results" / "data" / "manifest.json").read_text())
-    assert manifest["rows"] == {"train": 20, "test": 20} and manifest["tools"] == ["calculator"]
+    data = json.loads((workflow / "results" / "data" / "manifest.json").read_text())
+    assert data["rows"] == {"train": 8, "test": 8} and data["tools"] == ["calculator"]
+    items = pq.read_table(workflow / "results" / "evaluate" / "start" / "items.parquet").to_pylist()
+    assert [item["ground_truth"] for item in items] == [str(2 * n + 4) for n in range(8)]
+    assert all(item["output"] for item in items)
 
 
 def _any_model(folder: Path) -> Path:
@@ -47,7 +51,7 @@ def _any_model(folder: Path) -> Path:
 
 def test_a_task_without_demonstrations_says_so() -> None:
     with pytest.raises(NotImplementedError):
-        load_task(str(COUNTDOWN)).demonstrations([], [], 0.0, None)
+        load_task(str(SUMS)).demonstrations([], [], 0.0, None)
 
 
 def test_a_file_without_a_task_is_refused(tmp_path: Path, config: dict) -> None:

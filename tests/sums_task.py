@@ -1,4 +1,4 @@
-"""A second task, outside the package: reach a target number from given ones; the tool is no oracle."""
+"""A second task, outside the package: add whole numbers; its tool is no oracle."""
 
 from collections.abc import Mapping
 from typing import Any
