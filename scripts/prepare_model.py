@@ -44,7 +44,7 @@ def _make_embedded(settings: dict, data: Path | None, folder: Path) -> None:
     conversations = task.demonstrations(problems, names, 0.5, random.Random(settings["seed"]))
     shape = settings["model"]["embedded"]
     tokenizer = embedded.tokenizer_for(
-        conversations, [task.prompt(p.question) for p in problems], tools, shape["vocab_size"]
+        conversations, [task.prompt(p.question, names) for p in problems], tools, shape["vocab_size"]
     )
     model = embedded.make_model(tokenizer, shape, settings["seed"])
     cli.log.info(

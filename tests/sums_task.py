@@ -1,6 +1,6 @@
 """A second task, outside the package: add whole numbers; its tool is no oracle."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from toolrl.answers import read_answer, read_argument
@@ -22,7 +22,7 @@ class Sums(Task):
             raise UserError("it needs whole numbers in `question`") from None
         return Problem(row["question"], row["question"].replace(" ", " + "), str(total))
 
-    def prompt(self, question: str, with_tools: bool = True) -> list[Message]:
+    def prompt(self, question: str, tools: Sequence[str]) -> list[Message]:
         return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": question}]
 
     def score(self, answer: str, ground_truth: str) -> Verdict:

@@ -73,7 +73,7 @@ def tokenizer():
     problems = [TASK.problem(row) for row in generate(300, 10, seed=1)[0]]
     conversations = TASK.demonstrations(problems, [TOOL], 0.5, random.Random(0))
     tools = [dict(TASK.tools[TOOL].schema)]
-    return embedded.tokenizer_for(conversations, [TASK.prompt(p.question) for p in problems], tools, 800)
+    return embedded.tokenizer_for(conversations, [TASK.prompt(p.question, [TOOL]) for p in problems], tools, 800)
 
 
 def test_only_the_assistants_tokens_are_trained_on(tokenizer) -> None:
@@ -86,6 +86,21 @@ def test_only_the_assistants_tokens_are_trained_on(tokenizer) -> None:
         working, final = (message["content"] for message in conversation if message["role"] == "assistant")
         assert text.startswith(working) and text.endswith(f"{final}<|im_end|>")
         assert "Current parsed" not in text and "<|im_start|>" not in text
+
+
+def test_demonstrations_use_the_offered_tool() -> None:
+    problem = TASK.problem(NATALIA)
+    oracle, calculator, alone = (
+        TASK.demonstrations([problem], tools, 0.0, random.Random(0))[0] for tools in ([TOOL], ["calculator"], [])
+    )
+    assert [message["role"] for message in oracle] == ["system", "user", "assistant", "tool", "assistant"]
+    assert oracle[3]["content"] == "Current parsed answer='72' reward=1.0"
+    assert [m["content"] for m in calculator if m["role"] == "tool"] == ["24", "72"]
+    assert [message["role"] for message in alone] == ["system", "user", "assistant"]
+    assert all(TASK.score(messages[-1]["content"], "72").strict for messages in (oracle, calculator, alone))
+    assert all(("calculator" in m[0]["content"]) == (m is calculator) for m in (oracle, calculator, alone))
+    mistaken = TASK.demonstrations([problem], [TOOL], 1.0, random.Random(0))[0]
+    assert mistaken[-1]["content"] == "#### 24" and "reward=0.0" in mistaken[3]["content"]
 
 
 def test_numbers_are_single_tokens(tokenizer) -> None:

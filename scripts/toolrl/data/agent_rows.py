@@ -60,7 +60,7 @@ def agent_table(
 ) -> pa.Table:
     """The agent-loop rows of one split, in the order of the problems; `extra_info.index` is the row's number."""
     schema = row_schema(tools)
-    prompts = [task.prompt(problem.question, with_tools=bool(tools)) for problem in problems]
+    prompts = [task.prompt(problem.question, tools) for problem in problems]
     questions = pa.array([problem.question for problem in problems], TEXT)
     truths = pa.array([problem.ground_truth for problem in problems], TEXT)
     count = len(problems)

@@ -98,8 +98,8 @@ class Task(ABC):
         """
 
     @abstractmethod
-    def prompt(self, question: str, with_tools: bool = True) -> list[Message]:
-        """The conversation that an episode starts from: system and user message."""
+    def prompt(self, question: str, tools: Sequence[str]) -> list[Message]:
+        """The conversation that an episode starts from (system and user message), given the tools that are offered."""
 
     @abstractmethod
     def score(self, answer: str, ground_truth: str) -> Verdict:

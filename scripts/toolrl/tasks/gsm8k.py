@@ -22,6 +22,11 @@ SYSTEM_PROMPT = (
     "before generate final answer at least once and refine your answer if necessary. "
     "Put your final answer in the format of `#### <answer>`."
 )
+SYSTEM_PROMPT_WITH_CALCULATOR = (
+    "You are a math expert. You are given a question and you need to solve it step by step. "
+    "Use the `calculator` tool for each calculation. "
+    "Put your final answer in the format of `#### <answer>`."
+)
 SYSTEM_PROMPT_WITHOUT_TOOLS = (
     "You are a math expert. You are given a question and you need to solve it step by step. "
     "Put your final answer in the format of `#### <answer>`."
@@ -31,7 +36,7 @@ USER_SUFFIX = " Let's think step by step and output the final answer after `####
 NON_IMPROVING_PENALTY = -0.05
 """The tool's reward for an attempt that is no better than the best before it (0.0 before the first)."""
 
-CALCULATOR_ANNOTATION = re.compile(r"<<[^<>]*>>")
+CALCULATOR_ANNOTATION = re.compile(r"<<([^<>=]*)=?[^<>]*>>")
 
 
 def calc_gsm8k_reward(arguments: Mapping[str, Any], session: ToolSession) -> ToolResult:
@@ -107,11 +112,12 @@ class Gsm8k(Task):
             raise UserError("its answer does not end with `#### <number>`")
         return Problem(row["question"], row["answer"], canonical_number(value))
 
-    def prompt(self, question: str, with_tools: bool = True) -> list[Message]:
-        return [
-            {"role": "system", "content": SYSTEM_PROMPT if with_tools else SYSTEM_PROMPT_WITHOUT_TOOLS},
-            {"role": "user", "content": question + USER_SUFFIX},
-        ]
+    def prompt(self, question: str, tools: Sequence[str]) -> list[Message]:
+        if "calc_gsm8k_reward" in tools:
+            system = SYSTEM_PROMPT
+        else:
+            system = SYSTEM_PROMPT_WITH_CALCULATOR if "calculator" in tools else SYSTEM_PROMPT_WITHOUT_TOOLS
+        return [{"role": "system", "content": system}, {"role": "user", "content": question + USER_SUFFIX}]
 
     def score(self, answer: str, ground_truth: str) -> Verdict:
         return self._verdict(read_answer(answer), ground_truth)
@@ -131,34 +137,37 @@ class Gsm8k(Task):
     def demonstrations(
         self, problems: Sequence[Problem], tools: Sequence[str], mistake_rate: float, rng: random.Random
     ) -> list[list[Message]]:
-        """Solves, submits to `calc_gsm8k_reward` (where it is offered), and states the answer.
+        """Solves, uses the tool, and states the answer.
 
-        A mistaken demonstration stops before the last line of the working and answers with what it has by then.
-        Problems of one line are always right.
+        With `calc_gsm8k_reward` the answer is submitted once; with `calculator` alone every calculation of the working
+        is one call. A mistaken demonstration stops before the last line of the working and answers with what it has by
+        then; problems of one line are always right.
         """
-        return [
-            self._demonstration(problem, "calc_gsm8k_reward" in tools, rng.random() < mistake_rate)
-            for problem in problems
-        ]
+        return [self._demonstration(problem, tools, rng.random() < mistake_rate) for problem in problems]
 
-    def _demonstration(self, problem: Problem, with_tool: bool, mistaken: bool) -> list[Message]:
-        lines = CALCULATOR_ANNOTATION.sub("", problem.solution).split("####")[0].strip().split("\n")
+    def _demonstration(self, problem: Problem, tools: Sequence[str], mistaken: bool) -> list[Message]:
+        lines = problem.solution.split("####")[0].strip().split("\n")
         answer = problem.ground_truth
         intermediate = read_answer(lines[-2]).value if mistaken and len(lines) > 1 else None
         if intermediate is not None:
             lines, answer = lines[:-1], canonical_number(intermediate)
-        messages = self.prompt(problem.question, with_tools=with_tool)
-        working = "\n".join(lines)
-        if not with_tool:
-            return [*messages, {"role": "assistant", "content": f"{working}\n#### {answer}"}]
-        arguments = {"answer": answer}
-        call = {"name": "calc_gsm8k_reward", "arguments": arguments}
-        response = calc_gsm8k_reward(arguments, ToolSession({"ground_truth": problem.ground_truth})).text
+        working = CALCULATOR_ANNOTATION.sub("", "\n".join(lines))
+        session = ToolSession({"ground_truth": problem.ground_truth})
+        messages = self.prompt(problem.question, tools)
+        if "calc_gsm8k_reward" in tools:
+            messages += self._call("calc_gsm8k_reward", {"answer": answer}, working, session)
+            return [*messages, {"role": "assistant", "content": f"#### {answer}"}]
+        if "calculator" in tools:
+            for expression in CALCULATOR_ANNOTATION.findall("\n".join(lines)):
+                messages += self._call("calculator", {"expression": expression}, "", session)
+        return [*messages, {"role": "assistant", "content": f"{working}\n#### {answer}"}]
+
+    def _call(self, name: str, arguments: dict[str, str], content: str, session: ToolSession) -> list[Message]:
+        """An assistant message that calls a tool, and the tool's real response."""
+        call = {"type": "function", "function": {"name": name, "arguments": arguments}}
         return [
-            *messages,
-            {"role": "assistant", "content": working, "tool_calls": [{"type": "function", "function": call}]},
-            {"role": "tool", "content": response},
-            {"role": "assistant", "content": f"#### {answer}"},
+            {"role": "assistant", "content": content, "tool_calls": [call]},
+            {"role": "tool", "content": self.tools[name].call(arguments, session).text},
         ]
 
 
