@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 from toolrl import cli, manifest
-from toolrl.data.agent_rows import read_tool_config, write_parquet
+from toolrl.data.agent_rows import check_prompt_lengths, read_tool_config, write_parquet
 from toolrl.errors import UserError
 from toolrl.stats import proportion
 from toolrl.verl_bridge import dumps, launch, settings
@@ -20,6 +20,7 @@ def main(arguments: argparse.Namespace) -> None:
     config, out = arguments.settings, arguments.out.resolve()
     started = time.time()
     data = arguments.data.resolve()
+    check_prompt_lengths(manifest.read_json(data / "manifest.json"), config["agent"]["max_prompt_length"])
     limit = config["evaluate"]["max_items"]
     test = pq.read_table(data / "test.parquet", columns=["extra_info", "agent_name"]).slice(0, limit).to_pylist()
     questions = {row["extra_info"]["index"]: row["extra_info"]["question"] for row in test}

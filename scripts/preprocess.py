@@ -18,7 +18,6 @@ from toolrl.data.agent_rows import (
     write_parquet,
 )
 from toolrl.data.sources import SPLITS, read_rows
-from toolrl.errors import UserError
 from toolrl.tasks import load_task
 
 
@@ -32,7 +31,7 @@ def main(arguments: argparse.Namespace) -> None:
         tools = tool_config(settings["task"], task, agent["tools"])
     names = [tool["tool_schema"]["function"]["name"] for tool in tools["tools"]]
     schemas = [tool["tool_schema"] for tool in tools["tools"]]
-    record: dict = {"rows": {}, "longest_prompt_tokens": {}, "prompts_over_limit": {}, "tools": names}
+    record: dict = {"rows": {}, "longest_prompt_tokens": {}, "tools": names}
     files = []
     for split in SPLITS:
         source = arguments.data / f"{split}.jsonl"
@@ -45,13 +44,6 @@ def main(arguments: argparse.Namespace) -> None:
         record["rows"][split] = table.num_rows
         record["schema_hash"] = schema_hash(table.schema)
         record["longest_prompt_tokens"][split] = max(lengths)
-        over = sum(length > agent["max_prompt_length"] for length in lengths)
-        record["prompts_over_limit"][split] = over
-        if over:
-            raise UserError(
-                f"{over} of {len(lengths)} {split} prompts are longer than agent.max_prompt_length "
-                f"({agent['max_prompt_length']} tokens, the tool schema included): raise it to at least {max(lengths)}."
-            )
         cli.log.info("preprocess: %d %s rows, longest prompt %d tokens", table.num_rows, split, max(lengths))
     manifest.write_text(out / "tools.yaml", yaml.safe_dump(tools, sort_keys=False, allow_unicode=True))
     record["files"] = manifest.file_records(out, [*files, out / "tools.yaml"])

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from toolrl import cli, manifest
-from toolrl.data.agent_rows import read_tool_config
+from toolrl.data.agent_rows import check_prompt_lengths, read_tool_config
 from toolrl.errors import UserError
+from toolrl.models.sources import same_weights
 from toolrl.verl_bridge import launch, settings
 from toolrl.verl_bridge.dumps import episode_means
 
@@ -61,6 +62,7 @@ def main(arguments: argparse.Namespace) -> None:
     for section in ("train", "rollout"):
         settings.check_overrides(section, config[section]["overrides"], defaults)
     rows = manifest.read_json(arguments.data / "manifest.json")
+    check_prompt_lengths(rows, config["agent"]["max_prompt_length"])
     start_model = manifest.read_json(arguments.model.parent / "manifest.json")
     steps = train["steps"] or rows["rows"]["train"] // train["batch_size"] * train["epochs"]
     if steps < 1:
@@ -122,7 +124,7 @@ def _publish(out: Path, work: Path, steps: int, start_model: Path, record: dict[
     exported = work / f"global_step_{steps}" / "actor" / "huggingface"
     if not list(exported.glob("*.safetensors")):
         raise UserError(f"verl exported no model weights to {exported}; see {work / 'verl.log'}.")
-    if _weights(exported) == _weights(start_model):
+    if same_weights(exported, start_model):
         raise UserError("the exported weights equal those that training started from: nothing was learned.")
     records = _merge_attempts(work)
     missing = [step for step in range(1, steps + 1) if step not in records]
@@ -153,10 +155,6 @@ def _merge_attempts(work: Path) -> dict[int, dict[str, Any]]:
             entry["data"] |= means.get(entry["step"], {})
             records[entry["step"]] = entry
     return records
-
-
-def _weights(folder: Path) -> list[str]:
-    return sorted(manifest.sha256_file(path) for path in folder.glob("*.safetensors"))
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:

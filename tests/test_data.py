@@ -9,11 +9,14 @@ from pathlib import Path
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT, script
-from toolrl.data.agent_rows import agent_table, row_schema, tool_config
+import yaml
+from conftest import ROOT, snakemake
+from toolrl.data.agent_rows import agent_table, check_prompt_lengths, row_schema, tool_config
 from toolrl.data.procedural import generate
+from toolrl.errors import UserError
 from toolrl.models import embedded
 from toolrl.models.sft import IGNORED, tokenize_conversations
+from toolrl.models.sources import same_weights
 from toolrl.tasks.gsm8k import TASK
 
 TOOL = "calc_gsm8k_reward"
@@ -110,24 +113,16 @@ def test_numbers_are_single_tokens(tokenizer) -> None:
     assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
 
 
-def test_real_gsm8k_round_trips(tmp_path: Path, tokenizer) -> None:
+def test_real_gsm8k_round_trips(workflow: Path, tmp_path: Path) -> None:
     import datasets
 
     folder = gsm8k_folder()
-    model = tmp_path / "model"
-    tokenizer.save_pretrained(model)
-    settings = {
-        "seed": 1, "task": "gsm8k",
-        "data": {"source": "path", "path": {split: str(folder / f"{split}.jsonl") for split in ("train", "test")}},
-        "agent": {"agent_name": "tool_agent", "tools": [TOOL], "tool_config": None, "max_prompt_length": 4096},
-    }  # fmt: skip
-    text = json.dumps(settings)
-    raw, out = tmp_path / "raw", tmp_path / "data"
-    result = script("download", "--settings", text, "--out", str(raw))
+    paths = {split: str(folder / f"{split}.jsonl") for split in ("train", "test")}
+    (workflow / "gsm8k.yaml").write_text(yaml.safe_dump({"data": {"source": "path", "path": paths}}))
+    targets = [f"results/data/{split}.parquet" for split in paths]
+    result = snakemake(workflow, *targets, "--configfile", "gsm8k.yaml")
     assert result.returncode == 0, result.stderr
-    arguments = ("--data", str(raw), "--model", str(model), "--out", str(out))
-    result = script("preprocess", "--settings", text, *arguments)
-    assert result.returncode == 0, result.stderr
+    out, model = workflow / "results" / "data", workflow / "results" / "models" / "base" / "model"
     manifest = json.loads((out / "manifest.json").read_text())
     assert manifest["rows"] == {"train": 7473, "test": 1319}
     for split, count in manifest["rows"].items():
@@ -173,3 +168,24 @@ def test_tool_config_is_what_verl_reads() -> None:
     entry = tool_config("gsm8k", TASK, [TOOL])["tools"][0]
     assert entry["config"]["type"] == "native"
     assert entry["tool_schema"]["function"]["parameters"]["required"] == ["answer"]
+
+
+def test_too_long_prompts_are_refused() -> None:
+    manifest = {"longest_prompt_tokens": {"train": 400, "test": 380}}
+    check_prompt_lengths(manifest, 400)
+    with pytest.raises(UserError, match="the longest train prompt has 400 tokens"):
+        check_prompt_lengths(manifest, 390)
+
+
+def test_equal_weights_are_recognised_in_another_precision(tmp_path: Path, tokenizer) -> None:
+    import torch
+
+    shape = {"hidden_size": 32, "layers": 1, "heads": 2}
+    model = embedded.make_model(tokenizer, shape, seed=0)
+    model.save_pretrained(tmp_path / "start")
+    model.to(torch.bfloat16).save_pretrained(tmp_path / "rounded")
+    assert same_weights(tmp_path / "rounded", tmp_path / "start")
+    with torch.no_grad():
+        model.model.norm.weight[0] += 1
+    model.save_pretrained(tmp_path / "trained")
+    assert not same_weights(tmp_path / "trained", tmp_path / "start")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from toolrl.errors import DISK_FULL_ERRNOS, UserError
+from toolrl.errors import UserError, is_disk_full
 
 log = logging.getLogger("toolrl")
 
@@ -58,7 +58,7 @@ def run(main: Callable[[argparse.Namespace], None], arguments: argparse.Argument
         log.error("error: %s", error)
         sys.exit(1)
     except OSError as error:
-        if error.errno not in DISK_FULL_ERRNOS:
+        if not is_disk_full(error):
             raise
         where = f" while writing {error.filename}" if error.filename else ""
         log.error("error: the disk is full%s: free some space and run the same command again.", where)

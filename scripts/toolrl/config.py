@@ -136,7 +136,7 @@ STAGE_KEYS: Mapping[str, tuple[str, ...]] = {
     "download": ("seed", "task", "data"),
     "prepare_model": ("seed", "task", "model", "agent.tools"),
     "warm_start": ("seed", "task", "agent.tools", "warm_start"),
-    "preprocess": ("task", "agent.agent_name", "agent.tools", "agent.tool_config", "agent.max_prompt_length"),
+    "preprocess": ("task", "agent.agent_name", "agent.tools", "agent.tool_config"),
     "train": (
         "seed", "task", "agent", "train", "rollout", "reward", "resources.platform", "resources.nodes",
         "resources.train.gpu", "resources.agent_loop_workers", "resources.reward_workers", "resources.stall_minutes",

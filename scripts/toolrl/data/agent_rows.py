@@ -87,6 +87,20 @@ def agent_table(
     return pa.Table.from_arrays(columns, schema=schema)
 
 
+def check_prompt_lengths(manifest: Mapping[str, Any], limit: int) -> None:
+    """Refuses to start an agent on prompts that do not fit; `manifest` is preprocess's.
+
+    Raises:
+        UserError: when the longest prompt, with the tool schema, has more than `limit` tokens.
+    """
+    for split, longest in manifest["longest_prompt_tokens"].items():
+        if longest > limit:
+            raise UserError(
+                f"the longest {split} prompt has {longest} tokens with the tool schema, more than "
+                f"agent.max_prompt_length ({limit}): raise it to at least {longest}."
+            )
+
+
 def write_parquet(path: Path, table: pa.Table) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(table, path)

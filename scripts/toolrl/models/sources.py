@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from toolrl.errors import UserError
 
@@ -49,3 +50,34 @@ def check_model_folder(folder: Path) -> None:
     in_config = tokenizer.is_file() and "chat_template" in json.loads(tokenizer.read_text(encoding="utf-8"))
     if not in_config and not (folder / "chat_template.jinja").is_file():
         raise UserError(f"{folder.resolve()} has no chat template: an agent needs a chat model.")
+
+
+def same_weights(first: Path, second: Path) -> bool:
+    """Whether two model folders hold equal weights, compared tensor by tensor in the first one's precision.
+
+    Tensors that only one folder stores (tied embeddings) are left out.
+    """
+    ours, theirs = _tensor_files(first), _tensor_files(second)
+    return all(
+        bool((tensor == _tensor(theirs[name], name).to(tensor.dtype)).all())
+        for name in ours
+        if name in theirs
+        for tensor in [_tensor(ours[name], name)]
+    )
+
+
+def _tensor_files(folder: Path) -> dict[str, Path]:
+    from safetensors import safe_open
+
+    found = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as handle:
+            found.update(dict.fromkeys(handle.keys(), path))
+    return found
+
+
+def _tensor(path: Path, name: str) -> Any:
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as handle:
+        return handle.get_tensor(name)

@@ -1,5 +1,6 @@
 """verl as a child process: its environment, its log, and an end to hangs."""
 
+import ctypes
 import os
 import re
 import shutil
@@ -18,6 +19,14 @@ import yaml
 from toolrl.cpu import worker_forks
 from toolrl.errors import UserError
 
+
+def _die_with_parent() -> None:
+    """Asks Linux to end this process when its parent dies, even by SIGKILL: no orphan may write on."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+PR_SET_PDEATHSIG = 1
+OWN_GROUP: dict[str, Any] = {"start_new_session": True, "preexec_fn": _die_with_parent}
 POLL_SECONDS = 0.5
 STOP_GRACE_SECONDS = 20
 
@@ -80,7 +89,7 @@ def run_verl(
     log_path = folder / "verl.log"
     with open(log_path, "ab") as output, _worker_forks(child_environment, output):
         child = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, env=dict(child_environment), start_new_session=True
+            command, stdout=output, stderr=subprocess.STDOUT, env=dict(child_environment), **OWN_GROUP
         )
         try:
             _watch(child, log_path, stall_seconds, progress)
@@ -103,7 +112,7 @@ def _worker_forks(child_environment: Mapping[str, str], output: Any) -> Iterator
     worker_forks.write_executable(os.path.dirname(address))
     command = [sys.executable, str(worker_forks.__file__), "serve", address]
     server = subprocess.Popen(
-        command, stdout=output, stderr=subprocess.STDOUT, env=dict(child_environment), start_new_session=True
+        command, stdout=output, stderr=subprocess.STDOUT, env=dict(child_environment), **OWN_GROUP
     )
     try:
         yield
