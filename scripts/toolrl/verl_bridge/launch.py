@@ -16,8 +16,14 @@ from typing import Any
 
 import yaml
 
+from toolrl.cli import log
 from toolrl.cpu import worker_forks
 from toolrl.errors import UserError
+
+POLL_SECONDS = 0.5
+STOP_GRACE_SECONDS = 20
+HEARTBEAT_SECONDS = 30
+PR_SET_PDEATHSIG = 1
 
 
 def _die_with_parent() -> None:
@@ -25,10 +31,7 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-PR_SET_PDEATHSIG = 1
 OWN_GROUP: dict[str, Any] = {"start_new_session": True, "preexec_fn": _die_with_parent}
-POLL_SECONDS = 0.5
-STOP_GRACE_SECONDS = 20
 
 
 def environment(platform: str, threads: int, folder: Path, metrics_file: Path | None) -> dict[str, str]:
@@ -122,14 +125,20 @@ def _worker_forks(child_environment: Mapping[str, str], output: Any) -> Iterator
 
 
 def _watch(child: subprocess.Popen, log_path: Path, stall_seconds: float, progress: Callable[[], Any]) -> None:
-    last_change = time.monotonic()
-    last_seen: Any = None
+    started = last_change = last_word = time.monotonic()
+    last_size, last_progress = -1, progress()
+    log.info("verl: starting Ray, the trainer and the engine; all output: %s", log_path)
     while child.poll() is None:
         time.sleep(POLL_SECONDS)
-        seen = (log_path.stat().st_size, progress())
-        if seen != last_seen:
-            last_change, last_seen = time.monotonic(), seen
-        elif time.monotonic() - last_change > stall_seconds:
+        now, size, current = time.monotonic(), log_path.stat().st_size, progress()
+        if current != last_progress:
+            last_word = now
+        elif now - last_word > HEARTBEAT_SECONDS:
+            log.info("verl: still working, %.0f s since the start", now - started)
+            last_word = now
+        if (size, current) != (last_size, last_progress):
+            last_change, last_size, last_progress = now, size, current
+        elif now - last_change > stall_seconds:
             raise UserError(
                 f"verl has been silent for {stall_seconds / 60:.0f} minutes (resources.stall_minutes) and was stopped: "
                 f"{_last_error(log_path)} (all output: {log_path})"

@@ -1,0 +1,111 @@
+"""The child process: hangs end, orphans die, forked workers behave like started ones."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from toolrl.cpu import worker_forks
+from toolrl.errors import UserError
+from toolrl.verl_bridge import launch
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_until(condition, seconds: float = 20) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_a_silent_child_is_stopped_with_its_children(tmp_path: Path) -> None:
+    log = tmp_path / "verl.log"
+    log.write_text("RuntimeError: the weights did not arrive\nBufferError: cannot close exported pointers exist\n")
+    child = subprocess.Popen(["sh", "-c", "sleep 300 & echo $! > pid; wait"], cwd=tmp_path, **launch.OWN_GROUP)
+    with pytest.raises(UserError, match="silent for .* RuntimeError: the weights did not arrive"):
+        launch._watch(child, log, 1.0, lambda: None)
+    grandchild = int((tmp_path / "pid").read_text())
+    launch._stop(child)
+    assert child.returncode is not None and wait_until(lambda: not alive(grandchild))
+
+
+def test_the_child_dies_with_a_killed_parent(tmp_path: Path) -> None:
+    code = (
+        "import subprocess, time\nfrom toolrl.verl_bridge.launch import OWN_GROUP\n"
+        "print(subprocess.Popen(['sleep', '300'], **OWN_GROUP).pid, flush=True)\ntime.sleep(300)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    child = int(parent.stdout.readline())
+    assert alive(child)
+    parent.kill()
+    parent.wait()
+    assert wait_until(lambda: not alive(child))
+
+
+def test_control_characters_do_not_reach_the_terminal() -> None:
+    assert launch.printable("\x1b[31mred\x1b[0m\x07 \x9btext") == "red text"
+
+
+@pytest.fixture
+def forks(tmp_path: Path) -> Iterator[str]:
+    """A server that imports nothing, and its executable."""
+    address = str(tmp_path / "forks")
+    executable = worker_forks.write_executable(str(tmp_path))
+    code = "import sys; from toolrl.cpu import worker_forks as w; w.PRELOADED = (); w.serve(sys.argv[1])"
+    server = subprocess.Popen([sys.executable, "-c", code, address])
+    os.environ[worker_forks.SOCKET_VARIABLE] = address
+    yield executable
+    del os.environ[worker_forks.SOCKET_VARIABLE]
+    server.kill()
+    server.wait()
+
+
+def test_a_forked_script_sees_its_arguments_environment_and_folder(forks: str, tmp_path: Path) -> None:
+    script = tmp_path / "worker.py"
+    script.write_text("import os, sys\nprint(sys.argv[1:], os.environ['MINE'], os.getcwd())\nsys.exit(7)\n")
+    result = subprocess.run(
+        [forks, "-B", str(script), "a", "b c"],
+        cwd=tmp_path,
+        env={**os.environ, "MINE": "yes"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (result.returncode, result.stdout) == (7, f"['a', 'b c'] yes {tmp_path}\n")
+
+
+def test_forked_code_gets_its_open_files_under_the_same_numbers(forks: str) -> None:
+    reading, writing = os.pipe()
+    code = f"import os; os.write({writing}, b'through the pipe')"
+    result = subprocess.run([forks, "-c", code], pass_fds=[writing], timeout=60)
+    os.close(writing)
+    assert result.returncode == 0
+    with os.fdopen(reading) as pipe:
+        assert pipe.read() == "through the pipe", "and the pipe is closed when the worker has ended"
+
+
+def test_signals_reach_a_forked_worker(forks: str) -> None:
+    code = (
+        "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(5)); print('up', flush=True); time.sleep(60)"
+    )
+    client = subprocess.Popen([forks, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert client.stdout.readline() == "up\n"
+    client.send_signal(signal.SIGTERM)
+    assert client.wait(timeout=30) == 5
+
+
+def test_a_failing_worker_reports_its_traceback(forks: str) -> None:
+    result = subprocess.run([forks, "-c", "raise ValueError('no')"], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 1 and "ValueError: no" in result.stderr
