@@ -32,7 +32,7 @@ def test_what_goes_wrong_is_counted() -> None:
         "<tool_call>x</tool_call><tool_call>y</tool_call><tool_call>z</tool_call>",
         (ToolCall("nothing", {}, "Unknown function"), ToolCall(TOOL, {"answer": "1"}, None, dropped=True)),
     )
-    measures = measure(Episode((turn,), cut="turns"), "8", TASK, [TOOL])
+    measures = measure(Episode((turn, Turn("<tool_call>")), cut="turns"), "8", TASK, [TOOL])
     assert (measures.unknown_tools, measures.dropped_calls, measures.parse_failures) == (1, 1, 1)
     assert measures.cut_by_turns and not measures.cut_by_length and measures.no_answer
     assert measures.tool_calls == 0

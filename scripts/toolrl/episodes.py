@@ -102,7 +102,8 @@ def measure(episode: Episode, ground_truth: str, task: Task, offered: Sequence[s
     ]
     verdicts = [verdict.value_correct for verdict in submissions]
     first = verdicts[0] if verdicts else final.value_correct
-    openings = sum(turn.content.count("<tool_call>") for turn in episode.turns)
+    parsed = episode.turns[:-1] if episode.cut == "turns" else episode.turns  # a turn at the limit is not parsed
+    openings = sum(turn.content.count("<tool_call>") for turn in parsed)
     return Measures(
         value_correct=final.value_correct,
         format_ok=final.format_ok,
@@ -113,7 +114,7 @@ def measure(episode: Episode, ground_truth: str, task: Task, offered: Sequence[s
         oracle_gain=int(final.value_correct) - int(first),
         guess_depth=verdicts.index(True) + 1 if True in verdicts else len(verdicts),
         tool_calls=len(ran),
-        parse_failures=max(0, openings - len(calls)),
+        parse_failures=max(0, openings - sum(len(turn.calls) for turn in parsed)),
         unknown_tools=sum(not call.dropped and call.name not in offered for call in calls),
         dropped_calls=sum(call.dropped for call in calls),
         turns=len(episode.turns),
