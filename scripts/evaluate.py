@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 from toolrl import cli, manifest
-from toolrl.data.agent_rows import check_prompt_lengths, read_tool_config, write_parquet
+from toolrl.data.agent_rows import check_prompt_lengths, write_parquet
 from toolrl.errors import UserError
 from toolrl.stats import proportion
 from toolrl.verl_bridge import dumps, launch, settings
@@ -26,23 +26,8 @@ def main(arguments: argparse.Namespace) -> None:
     questions = {row["extra_info"]["index"]: row["extra_info"]["question"] for row in test}
     work = out / "work"
     shutil.rmtree(work, ignore_errors=True)
-    loops = work / "agent_loops.yaml"
-    launch.write_agent_loops(loops)
-    if config["agent"]["tool_config"]:
-        from toolrl.verl_bridge.tools import check_tool_config
-
-        check_tool_config(read_tool_config(data / "tools.yaml"), config["agent"]["tool_config"])
-    paths = settings.Paths(
-        data / "train.parquet",
-        data / "test.parquet",
-        data / "tools.yaml",
-        loops,
-        arguments.model.resolve(),
-        work / "checkpoints",
-        work / "rollouts",
-        work / "validations",
-        work / "episodes",
-    )
+    paths = settings.Paths.below(work, data, arguments.model.resolve(), "001")
+    launch.prepare(paths, config["agent"]["tool_config"])
     options = settings.launch_options(config, paths, config["resources"]["evaluate"]["gpu"])
     options |= settings.evaluation_options(config)
     cli.log.info("evaluate: %d items with %s", len(questions), arguments.model)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from toolrl import cli, manifest
-from toolrl.data.agent_rows import check_prompt_lengths, read_tool_config
+from toolrl.data.agent_rows import check_prompt_lengths
 from toolrl.errors import UserError
 from toolrl.models.sources import same_weights
 from toolrl.verl_bridge import launch, settings
@@ -72,30 +72,13 @@ def main(arguments: argparse.Namespace) -> None:
         )
     fingerprint = manifest.digest([config, rows["files"], start_model["files"], arguments.code])
     work = out / "checkpoints" / fingerprint
-    data = arguments.data.resolve()
     # verl empties the file when it starts, so every attempt has its own
     attempt = f"{len(_attempts(work)) + 1:03d}"
     metrics = work / f"metrics-{attempt}.jsonl"
-    loops = work / "agent_loops.yaml"
-    launch.write_agent_loops(loops)
-    if config["agent"]["tool_config"]:
-        from toolrl.verl_bridge.tools import check_tool_config
-
-        check_tool_config(read_tool_config(data / "tools.yaml"), config["agent"]["tool_config"])
-    paths = settings.Paths(
-        data / "train.parquet",
-        data / "test.parquet",
-        data / "tools.yaml",
-        loops,
-        arguments.model.resolve(),
-        work,
-        work / "rollouts",
-        work / "validations",
-        work / f"episodes-{attempt}",
-    )
+    paths = settings.Paths.below(work, arguments.data.resolve(), arguments.model.resolve(), attempt)
+    launch.prepare(paths, config["agent"]["tool_config"])
     options = settings.launch_options(config, paths, config["resources"]["train"]["gpu"])
     options |= settings.training_options(config, paths, steps)
-    paths.episodes.mkdir(parents=True, exist_ok=True)
     cli.log.info(
         "train: %d steps of %d prompts x %d rollouts (run %s)",
         steps,

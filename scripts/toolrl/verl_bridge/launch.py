@@ -18,7 +18,9 @@ import yaml
 
 from toolrl.cli import log
 from toolrl.cpu import worker_forks
+from toolrl.data.agent_rows import read_tool_config
 from toolrl.errors import UserError
+from toolrl.verl_bridge.settings import Paths
 
 POLL_SECONDS = 0.5
 STOP_GRACE_SECONDS = 20
@@ -186,6 +188,11 @@ def printable(text: str) -> str:
     return "".join(character for character in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text) if character.isprintable())
 
 
-def write_agent_loops(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(yaml.safe_dump(agent_loop_entries()), encoding="utf-8")
+def prepare(paths: Paths, user_tool_config: str | None) -> None:
+    """Checks the user's tool config, if there is one, and writes what a launch reads besides its settings."""
+    if user_tool_config:
+        from toolrl.verl_bridge.tools import check_tool_config  # imports verl, which takes seconds
+
+        check_tool_config(read_tool_config(paths.tool_config), user_tool_config)
+    paths.episodes.mkdir(parents=True, exist_ok=True)
+    paths.agent_loops.write_text(yaml.safe_dump(agent_loop_entries()), encoding="utf-8")

@@ -29,6 +29,21 @@ class Paths:
     validations: Path
     episodes: Path
 
+    @classmethod
+    def below(cls, work: Path, data: Path, model: Path, attempt: str) -> "Paths":
+        """A launch that reads preprocess's folder `data` and the folder `model`, and writes below `work`."""
+        return cls(
+            train_files=data / "train.parquet",
+            test_files=data / "test.parquet",
+            tool_config=data / "tools.yaml",
+            agent_loops=work / "agent_loops.yaml",
+            model=model,
+            checkpoints=work,
+            rollouts=work / "rollouts",
+            validations=work / "validations",
+            episodes=work / f"episodes-{attempt}",
+        )
+
 
 def verl_defaults() -> Any:
     """verl's own composed `ppo_trainer` configuration, without importing verl (which takes seconds)."""
