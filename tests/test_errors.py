@@ -46,6 +46,7 @@ def test_the_default_configuration_is_valid(config: dict) -> None:
         ("model.source", "path", "model.path is not set"),
         ("data.source", "path", "data.path.train is not set"),
         ("train.mini_batch_size", 7, "train.mini_batch_size (7) must divide train.batch_size"),
+        ("model.embedded.heads", 16, "hidden_size / heads (16) must be a multiple of 32"),
         ("resources.platform", "cuda", "resources.train.gpu must be at least 1"),
         ("warm_start.enabled", False, "warm_start.enabled must be true"),
     ],

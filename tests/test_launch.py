@@ -32,10 +32,10 @@ def wait_until(condition, seconds: float = 20) -> bool:
 
 def test_a_silent_child_is_stopped_with_its_children(tmp_path: Path) -> None:
     log = tmp_path / "verl.log"
-    log.write_text("RuntimeError: the weights did not arrive\nBufferError: cannot close exported pointers exist\n")
+    log.write_text("BufferError: cannot close\n\x1b[36m(pid=1) RuntimeError: the weights did not arrive\nKeyError: 1\n")
     child = subprocess.Popen(["sh", "-c", "sleep 300 & echo $! > pid; wait"], cwd=tmp_path, **launch.OWN_GROUP)
     with pytest.raises(UserError, match="silent for .* RuntimeError: the weights did not arrive"):
-        launch._watch(child, log, 1.0, lambda: None)
+        launch._watch(child, log, 0, 1.0, lambda: None)
     grandchild = int((tmp_path / "pid").read_text())
     launch._stop(child)
     assert child.returncode is not None and wait_until(lambda: not alive(grandchild))

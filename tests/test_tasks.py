@@ -44,7 +44,7 @@ def _any_model(folder: Path) -> Path:
     from toolrl.models import embedded
 
     tokenizer = embedded.make_tokenizer(["a text of words"] * 3, [], 400)
-    model = embedded.make_model(tokenizer, {"hidden_size": 32, "layers": 1, "heads": 2}, seed=0)
+    model = embedded.make_model(tokenizer, {"hidden_size": 128, "layers": 1, "heads": 2}, seed=0)
     embedded.save(folder / "any", tokenizer, model)
     return folder / "any"
 

@@ -99,6 +99,11 @@ def _check_across_keys(config: Mapping[str, Any]) -> None:
         raise UserError(
             f"config: model.embedded.heads ({shape['heads']}) must divide hidden_size ({shape['hidden_size']})."
         )
+    if shape["hidden_size"] // shape["heads"] % 32:
+        raise UserError(
+            f"config: model.embedded.hidden_size / heads ({shape['hidden_size'] // shape['heads']}) must be a multiple "
+            "of 32: vLLM's CPU engine has no attention for other sizes."
+        )
     if train["batch_size"] % train["mini_batch_size"]:
         raise UserError(
             f"config: train.mini_batch_size ({train['mini_batch_size']}) must divide "

@@ -83,7 +83,7 @@ def run_verl(
         progress: called twice a second; returns something that changes when the run gets on.
 
     Raises:
-        UserError: when verl fails or stalls, naming the log and its last error.
+        UserError: when verl fails or stalls, naming the log and its first error.
     """
     from omegaconf import OmegaConf
 
@@ -92,18 +92,19 @@ def run_verl(
     command = [sys.executable, "-m", "verl.trainer.main_ppo", f"--config-path={folder}", "--config-name=verl"]
     command += [f"hydra.run.dir={folder}", "hydra.output_subdir=null"]
     log_path = folder / "verl.log"
+    log_start = log_path.stat().st_size if log_path.exists() else 0
     with open(log_path, "ab") as output, _worker_forks(child_environment, output):
         child = subprocess.Popen(
             command, stdout=output, stderr=subprocess.STDOUT, env=dict(child_environment), **OWN_GROUP
         )
         try:
-            _watch(child, log_path, stall_seconds, progress)
+            _watch(child, log_path, log_start, stall_seconds, progress)
         finally:
             _stop(child)
     progress()
     if child.returncode != 0:
         raise UserError(
-            f"verl ended with exit code {child.returncode}: {_last_error(log_path)} (all output: {log_path})"
+            f"verl ended with exit code {child.returncode}: {_first_error(log_path, log_start)} (all output: {log_path})"
         )
 
 
@@ -126,7 +127,9 @@ def _worker_forks(child_environment: Mapping[str, str], output: Any) -> Iterator
         shutil.rmtree(Path(address).parent, ignore_errors=True)
 
 
-def _watch(child: subprocess.Popen, log_path: Path, stall_seconds: float, progress: Callable[[], Any]) -> None:
+def _watch(
+    child: subprocess.Popen, log_path: Path, log_start: int, stall_seconds: float, progress: Callable[[], Any]
+) -> None:
     started = last_change = last_word = time.monotonic()
     last_size, last_progress = -1, progress()
     log.info("verl: starting Ray, the trainer and the engine; all output: %s", log_path)
@@ -143,7 +146,7 @@ def _watch(child: subprocess.Popen, log_path: Path, stall_seconds: float, progre
         elif now - last_change > stall_seconds:
             raise UserError(
                 f"verl has been silent for {stall_seconds / 60:.0f} minutes (resources.stall_minutes) and was stopped: "
-                f"{_last_error(log_path)} (all output: {log_path})"
+                f"{_first_error(log_path, log_start)} (all output: {log_path})"
             )
 
 
@@ -169,17 +172,28 @@ def _group_lives(child: subprocess.Popen) -> bool:
     return True
 
 
-_ERROR_LINE = re.compile(r"\b(?:\w+Error|\w+Exception|Killed|OOM)\b.*")
-_MISLEADING = ("BufferError: cannot close exported pointers exist", "RayTaskError")
+_ERROR_LINE = re.compile(r"(?:^|\s)((?:\w+\.)*\w*(?:Error|Exception): .+)")
+_MISLEADING = (
+    "Warning",
+    "WARNING",
+    "BufferError",
+    "RayTaskError",
+    "RayActorError",
+    "ActorDiedError",
+    "EngineDeadError",
+)
 
 
-def _last_error(log_path: Path) -> str:
-    """The last line of the log that looks like an error, without terminal control characters."""
-    lines = log_path.read_text(encoding="utf-8", errors="replace").splitlines()
-    for line in reversed(lines[-3000:]):
+def _first_error(log_path: Path, start: int) -> str:
+    """The first error after byte `start` of the log (what follows is mostly its consequence), without control
+    characters; the last line where nothing looks like an error."""
+    with open(log_path, "rb") as handle:
+        handle.seek(start)
+        lines = handle.read().decode("utf-8", errors="replace").splitlines()
+    for line in lines:
         match = _ERROR_LINE.search(line)
         if match and not any(text in line for text in _MISLEADING):
-            return printable(match[0])[:300]
+            return printable(match[1])[:300]
     return printable(lines[-1])[:300] if lines else "it wrote nothing"
 
 
