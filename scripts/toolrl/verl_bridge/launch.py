@@ -103,9 +103,8 @@ def run_verl(
             _stop(child)
     progress()
     if child.returncode != 0:
-        raise UserError(
-            f"verl ended with exit code {child.returncode}: {_first_error(log_path, log_start)} (all output: {log_path})"
-        )
+        cause = _first_error(log_path, log_start)
+        raise UserError(f"verl ended with exit code {child.returncode}: {cause} (all output: {log_path})")
 
 
 @contextmanager
