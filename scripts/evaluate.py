@@ -4,6 +4,7 @@ Outputs in --out: items.parquet (one row per test item and arm) and manifest.jso
 """
 
 import argparse
+import dataclasses
 import shutil
 import time
 from pathlib import Path
@@ -22,11 +23,15 @@ def main(arguments: argparse.Namespace) -> None:
     data = arguments.data.resolve()
     check_prompt_lengths(manifest.read_json(data / "manifest.json"), config["agent"]["max_prompt_length"])
     limit = config["evaluate"]["max_items"]
-    test = pq.read_table(data / "test.parquet", columns=["extra_info", "agent_name"]).slice(0, limit).to_pylist()
+    test_table = pq.read_table(data / "test.parquet").slice(0, limit)
+    test = test_table.select(["extra_info", "agent_name"]).to_pylist()
     questions = {row["extra_info"]["index"]: row["extra_info"]["question"] for row in test}
     work = out / "work"
     shutil.rmtree(work, ignore_errors=True)
     paths = settings.Paths.below(work, data, arguments.model.resolve(), "001")
+    # not by verl's val_max_samples, which draws at random
+    paths = dataclasses.replace(paths, test_files=work / "test.parquet")
+    write_parquet(paths.test_files, test_table)
     launch.prepare(paths, config["agent"]["tool_config"])
     options = settings.launch_options(config, paths, config["resources"]["evaluate"]["gpu"])
     options |= settings.evaluation_options(config)

@@ -29,6 +29,7 @@ def test_a_task_outside_the_package_runs_by_config_alone(workflow: Path) -> None
         "model": {"source": "path", "path": str(_any_model(workflow))},
         "agent": {"tools": ["calculator"], "max_prompt_length": 1500, "max_response_length": 24},
         "warm_start": {"enabled": False},
+        "evaluate": {"max_items": 5},
     }
     (workflow / "sums.yaml").write_text(yaml.safe_dump(experiment))
     result = snakemake(workflow, "results/evaluate/start/manifest.json", "--configfile", "sums.yaml")
@@ -36,7 +37,7 @@ def test_a_task_outside_the_package_runs_by_config_alone(workflow: Path) -> None
     data = json.loads((workflow / "results" / "data" / "manifest.json").read_text())
     assert data["rows"] == {"train": 8, "test": 8} and data["tools"] == ["calculator"]
     items = pq.read_table(workflow / "results" / "evaluate" / "start" / "items.parquet").to_pylist()
-    assert [item["ground_truth"] for item in items] == [str(2 * n + 4) for n in range(8)]
+    assert [item["ground_truth"] for item in items] == [str(2 * n + 4) for n in range(5)]
     assert all(item["output"] for item in items)
 
 

@@ -219,12 +219,10 @@ def training_options(config: Mapping[str, Any], paths: Paths, total_steps: int) 
 
 def evaluation_options(config: Mapping[str, Any]) -> dict[str, Any]:
     """Validation only; what concerns training is set to the smallest values that verl accepts."""
-    limit = config["evaluate"]["max_items"]
     return {
         "+toolrl": {"task": config["task"], "tools": config["agent"]["tools"], "shaping": {}, "episodes": None},
         "data.train_batch_size": 1,
         "data.train_max_samples": 1,
-        "data.val_max_samples": -1 if limit is None else limit,
         f"{ACTOR}.ppo_mini_batch_size": 1,
         f"{ACTOR}.ppo_micro_batch_size_per_gpu": 1,
         f"{ACTOR}.use_kl_loss": False,
