@@ -39,6 +39,15 @@ def code(stage, *loaded, data_files=()):
     )
 
 
+LOADED_BY_VERL = (
+    "verl_bridge/agent_loop.py",
+    "verl_bridge/reward.py",
+    "verl_bridge/tools.py",
+    "cpu/verl_platform.py",
+    "cpu/vllm_plugin.py",
+)
+
+
 def local_inputs(*keys):
     """The user's own files that a stage reads, by dotted key, where they are set and used."""
     paths = []

@@ -27,14 +27,7 @@ rule evaluate:
         gpu=lookup(dpath="resources/evaluate/gpu", within=config),
     params:
         settings=settings("evaluate"),
-        code=code(
-            "evaluate",
-            "verl_bridge/agent_loop.py",
-            "verl_bridge/reward.py",
-            "verl_bridge/tools.py",
-            "cpu/verl_platform.py",
-            "cpu/vllm_plugin.py",
-        ),
+        code=code("evaluate", *LOADED_BY_VERL),
         data=subpath(input.data, parent=True),
         model=lambda wildcards: model_folder(wildcards.model),
         out=subpath(output.manifest, parent=True),

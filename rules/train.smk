@@ -30,14 +30,7 @@ rule train:
         gpu=lookup(dpath="resources/train/gpu", within=config),
     params:
         settings=settings("train"),
-        code=code(
-            "train",
-            "verl_bridge/agent_loop.py",
-            "verl_bridge/reward.py",
-            "verl_bridge/tools.py",
-            "cpu/verl_platform.py",
-            "cpu/vllm_plugin.py",
-        ),
+        code=code("train", *LOADED_BY_VERL),
         data=subpath(input.data, parent=True),
         model=model_folder("start"),
         out=subpath(output.manifest, parent=True),

@@ -39,7 +39,7 @@ def _make_embedded(settings: dict, data: Path | None, folder: Path) -> None:
         raise UserError("the embedded model needs --data: its tokenizer is trained on the task's conversations.")
     task = load_task(settings["task"])
     names = settings["agent"]["tools"]
-    tools = [dict(task.tools[name].schema) for name in names]
+    tools = task.tool_schemas(names)
     problems = read_problems(read_rows(str(data / "train.jsonl"), "train"), task, "train.jsonl")[:2000]
     conversations = task.demonstrations(problems, names, 0.5, random.Random(settings["seed"]))
     shape = settings["model"]["embedded"]

@@ -30,6 +30,7 @@ def main(arguments: argparse.Namespace) -> None:
     items = _paired_items(results)
     accuracies = {model: proportion(items[f"value_correct_{model}"]) for model in MODELS}
     comparison = compare_paired(items["value_correct_start"], items["value_correct_trained"], config["seed"])
+    sentence = verdict_sentence(accuracies["start"], accuracies["trained"], comparison)
     metrics = [json.loads(line) for line in (results / "train" / "metrics.jsonl").read_text("utf-8").splitlines()]
     frame = plots.training_frame(metrics)
     page = (
@@ -39,7 +40,7 @@ def main(arguments: argparse.Namespace) -> None:
             title=config["report"]["title"],
             config=config,
             config_text=json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False),
-            sentence=verdict_sentence(accuracies["start"], accuracies["trained"], comparison),
+            sentence=sentence,
             accuracies=accuracies,
             comparison=comparison,
             measures=_measures(items),
@@ -55,7 +56,7 @@ def main(arguments: argparse.Namespace) -> None:
         )
     )
     manifest.write_text(arguments.out, page)
-    cli.log.info("report: %s", verdict_sentence(accuracies["start"], accuracies["trained"], comparison))
+    cli.log.info("report: %s", sentence)
 
 
 def verdict_sentence(start: Proportion, trained: Proportion, comparison: PairedComparison) -> str:
@@ -87,10 +88,7 @@ def _paired_items(results: Path) -> pd.DataFrame:
     Raises:
         UserError: when the two evaluations are not of the same items with the same prompts.
     """
-    frames = {
-        model: pq.read_table(results / "evaluate" / model / "items.parquet").to_pandas(types_mapper=None)
-        for model in MODELS
-    }
+    frames = {model: pq.read_table(results / "evaluate" / model / "items.parquet").to_pandas() for model in MODELS}
     shared = ["index", "arm", "prompt_hash", "question", "ground_truth"]
     paired = frames["start"].merge(frames["trained"], on=shared, suffixes=("_start", "_trained"), validate="one_to_one")
     if not len(paired) == len(frames["start"]) == len(frames["trained"]):

@@ -4,7 +4,6 @@ Only the assistant's own tokens are trained on. Outputs in --out: the model fold
 """
 
 import argparse
-import json
 import random
 from pathlib import Path
 
@@ -21,7 +20,7 @@ def main(arguments: argparse.Namespace) -> None:
     warm = settings["warm_start"]
     task = load_task(settings["task"])
     names = settings["agent"]["tools"]
-    tools = [json.loads(json.dumps(task.tools[name].schema)) for name in names]
+    tools = task.tool_schemas(names)
     problems = read_problems(read_rows(str(arguments.data / "train.jsonl"), "train"), task, "train.jsonl")
     conversations = task.demonstrations(problems, names, warm["mistake_rate"], random.Random(settings["seed"]))
 

@@ -36,11 +36,6 @@ def _closure(scripts: list[Path], root: Path) -> set[Path]:
 
 
 @cache
-def _tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
-@cache
 def _normalised(path: Path) -> str:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
@@ -54,8 +49,10 @@ def _is_docstring(node: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
-def _imports(path: Path, root: Path) -> Iterable[Path]:
-    for node in ast.walk(_tree(path)):
+@cache
+def _imports(path: Path, root: Path) -> tuple[Path, ...]:
+    found: list[Path] = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -67,4 +64,5 @@ def _imports(path: Path, root: Path) -> Iterable[Path]:
         for name in names:
             if name == PACKAGE or name.startswith(f"{PACKAGE}."):
                 base = root.joinpath(*name.split("."))
-                yield from (file for file in (base.with_suffix(".py"), base / "__init__.py") if file.is_file())
+                found += [file for file in (base.with_suffix(".py"), base / "__init__.py") if file.is_file()]
+    return tuple(found)

@@ -109,6 +109,10 @@ class Task(ABC):
     def score_argument(self, argument: str, ground_truth: str) -> Verdict:
         """Scores an answer handed to a tool, by the same rules as `score`."""
 
+    def tool_schemas(self, tools: Sequence[str]) -> list[dict[str, Any]]:
+        """The OpenAI schemas of the named tools, as a chat template takes them."""
+        return [dict(self.tools[name].schema) for name in tools]
+
     def tools_kwargs(self, problem: Problem, tools: Sequence[str]) -> dict[str, Any]:
         """What each tool of the row is created with; the same keys for every row."""
         return {name: {"create_kwargs": {"ground_truth": problem.ground_truth}} for name in tools}
