@@ -17,6 +17,11 @@ rule all:
 include: "rules/common.smk"
 include: "rules/data.smk"
 include: "rules/model.smk"
+include: "rules/preflight.smk"
 include: "rules/train.smk"
 include: "rules/evaluate.smk"
 include: "rules/report.smk"
+
+
+onstart:
+    hold_folder()

@@ -9,8 +9,11 @@ sys.path.insert(0, str(Path(workflow.basedir) / "scripts"))
 
 from toolrl import config as configuration
 from toolrl.errors import UserError
+from toolrl.extensions import user_files
 from toolrl.fingerprint import code_digest
+from toolrl.locks import acquire
 from toolrl.manifest import canonical_json
+from toolrl.preflight.environment import lock_name
 
 SCRIPTS = Path(workflow.basedir) / "scripts"
 
@@ -18,6 +21,19 @@ try:
     configuration.check(config)
 except UserError as error:
     raise WorkflowError(str(error)) from None
+
+
+FOLDER_LOCK = []
+
+
+def hold_folder():
+    """One run at a time in a folder. Snakemake's own lock outlives a run that is killed; this one does not."""
+    try:
+        FOLDER_LOCK.append(
+            acquire(Path(".snakemake") / "toolrl.lock", patience_seconds=0)
+        )
+    except UserError as error:
+        raise WorkflowError(str(error)) from None
 
 
 def settings(stage):
@@ -32,20 +48,32 @@ def task_module():
 
 
 def code(stage, *loaded, data_files=()):
-    """A digest of the code behind a stage's script; `loaded` are modules that the script loads by name."""
-    modules = [SCRIPTS / "toolrl" / name for name in loaded]
+    """A digest of the code behind a stage's script; `loaded` are files that it loads by name."""
     return code_digest(
-        SCRIPTS / f"{stage}.py", task_module(), *modules, data_files=data_files
+        SCRIPTS / f"{stage}.py", task_module(), *loaded, data_files=data_files
     )
 
 
-LOADED_BY_VERL = (
-    "verl_bridge/agent_loop.py",
-    "verl_bridge/reward.py",
-    "verl_bridge/tools.py",
-    "cpu/verl_platform.py",
-    "cpu/vllm_plugin.py",
+HEAVY_ENVIRONMENT = (
+    "../envs/sglang.yaml"
+    if config["rollout"]["backend"] == "sglang"
+    else "../envs/train.yaml"
 )
+
+LOADED_BY_VERL = [
+    *(
+        SCRIPTS / "toolrl" / name
+        for name in (
+            "verl_bridge/agent_loop.py",
+            "verl_bridge/reward.py",
+            "verl_bridge/sampler.py",
+            "verl_bridge/tools.py",
+            "cpu/verl_platform.py",
+            "cpu/vllm_plugin.py",
+        )
+    ),
+    *user_files(config),
+]
 
 
 def local_inputs(*keys):

@@ -1,7 +1,7 @@
 """Data.
 
 results/data/raw/{train,test}.jsonl     question/answer rows
-results/data/{train,test}.parquet       agent-loop rows for verl
+results/data/{train,validation,test}.parquet       agent-loop rows for verl
 results/data/tools.yaml                 the tools that the agent is offered
 """
 
@@ -42,6 +42,7 @@ rule preprocess:
         tool_config=local_inputs("agent.tool_config"),
     output:
         train="results/data/train.parquet",
+        validation="results/data/validation.parquet",
         test="results/data/test.parquet",
         tools="results/data/tools.yaml",
         manifest="results/data/manifest.json",

@@ -9,6 +9,7 @@ rule evaluate:
     input:
         data=rules.preprocess.output.manifest,
         model=lambda wildcards: model_manifest(wildcards.model),
+        preflight=ancient(rules.preflight.output.report),
     output:
         rows="results/evaluate/{model}/items.parquet",
         manifest="results/evaluate/{model}/manifest.json",
@@ -18,8 +19,9 @@ rule evaluate:
         "results/benchmarks/evaluate_{model}.tsv"
     wildcard_constraints:
         model="start|trained",
+    retries: lookup(dpath="resources/retries", within=config)
     conda:
-        "../envs/train.yaml"
+        HEAVY_ENVIRONMENT
     threads: lookup(dpath="resources/evaluate/threads", within=config)
     resources:
         mem_mb=lookup(dpath="resources/evaluate/mem_mb", within=config),

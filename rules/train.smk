@@ -12,6 +12,7 @@ rule train:
     input:
         data=rules.preprocess.output.manifest,
         model=model_manifest("start"),
+        preflight=ancient(rules.preflight.output.report),
     output:
         model=directory("results/train/model"),
         rollouts=directory("results/train/rollouts"),
@@ -21,8 +22,9 @@ rule train:
         "results/logs/train.log",
     benchmark:
         "results/benchmarks/train.tsv"
+    retries: lookup(dpath="resources/retries", within=config)
     conda:
-        "../envs/train.yaml"
+        HEAVY_ENVIRONMENT
     threads: lookup(dpath="resources/train/threads", within=config)
     resources:
         mem_mb=lookup(dpath="resources/train/mem_mb", within=config),

@@ -14,6 +14,7 @@ from toolrl import cli, manifest
 from toolrl.data.agent_rows import check_prompt_lengths, write_parquet
 from toolrl.errors import UserError
 from toolrl.stats import proportion
+from toolrl.training import contracts
 from toolrl.verl_bridge import dumps, launch, settings
 
 
@@ -24,33 +25,35 @@ def main(arguments: argparse.Namespace) -> None:
     check_prompt_lengths(manifest.read_json(data / "manifest.json"), config["agent"]["max_prompt_length"])
     limit = config["evaluate"]["max_items"]
     test_table = pq.read_table(data / "test.parquet").slice(0, limit)
-    test = test_table.select(["extra_info", "agent_name"]).to_pylist()
+    test = test_table.select(["extra_info"]).to_pylist()
     questions = {row["extra_info"]["index"]: row["extra_info"]["question"] for row in test}
     work = out / "work"
-    shutil.rmtree(work, ignore_errors=True)
-    paths = settings.Paths.below(work, data, arguments.model.resolve(), "001")
-    # not by verl's val_max_samples, which draws at random
-    paths = dataclasses.replace(paths, test_files=work / "test.parquet")
-    write_parquet(paths.test_files, test_table)
-    launch.prepare(paths, config["agent"]["tool_config"])
-    options = settings.launch_options(config, paths, config["resources"]["evaluate"]["gpu"])
-    options |= settings.evaluation_options(config)
-    cli.log.info("evaluate: %d items with %s", len(questions), arguments.model)
-    launch.run_verl(
-        settings.compose_settings(options, settings.verl_defaults()),
-        work,
-        launch.environment(config["resources"]["platform"], arguments.threads, work, None),
-        60 * config["resources"]["stall_minutes"],
-        lambda: None,
-    )
-    records = dumps.read_validation(work / "validations" / "0.jsonl")
-    recorded = sum(record["recorded"] for record in records)
-    wanted = sum(row["agent_name"] == "tool_agent" for row in test)
-    if recorded < wanted:
-        raise UserError(
-            f"{wanted - recorded} of {wanted} rows asked for the agent loop tool_agent, but ran in another."
+    with launch.exclusive(out) as lock:
+        shutil.rmtree(work, ignore_errors=True)
+        paths = settings.Paths.below(work, data, arguments.model.resolve(), "001")
+        # not by verl's val_max_samples, which draws at random
+        paths = dataclasses.replace(paths, validation_files=work / "test.parquet")
+        write_parquet(paths.validation_files, test_table)
+        launch.prepare(paths, config["agent"])
+        options = settings.launch_options(config, paths, config["resources"]["evaluate"]["gpu"])
+        options |= settings.evaluation_options()
+        cli.log.info("evaluate: %d items with %s", len(questions), arguments.model)
+        launch.run_verl(
+            settings.compose_settings(options, settings.verl_defaults()),
+            work,
+            launch.environment(
+                config["resources"]["platform"], arguments.threads, tool_config=config["agent"]["tool_config"]
+            ),
+            60 * config["watchdog"]["stall_minutes"],
+            lambda: None,
+            lock,
         )
+    if trained := [*work.glob("global_step_*"), *work.glob("rollouts/*")]:
+        raise UserError(f"verl trained instead of only evaluating: it wrote {trained[0]}; see {work / 'verl.log'}.")
+    records = dumps.read_validation(work / "validations" / "0.jsonl")
+    contracts.check_agent_loops((record["agent_loop"] for record in records), config["agent"]["agent_name"])
     table = dumps.items_table(records, questions)
+    contracts.check_tools(*(sum(table.column(name).to_pylist()) for name in ("tool_calls", "tool_errors")))
     write_parquet(out / "items.parquet", table)
     accuracy = proportion(table.column("value_correct").to_pylist())
     cli.log.info("evaluate: %d of %d right (%.1f%%)", accuracy.successes, accuracy.n, 100 * accuracy.value)

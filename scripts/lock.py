@@ -1,7 +1,7 @@
 """Resolves locks/*.in into lock files with hashes, and writes the conda environments of the steps from them.
 
-Needs uv. Writes locks/cpu.txt (the embedded default and its tests, Python 3.11 and 3.12) and, for conda,
-envs/light.yaml and envs/train.yaml with exact versions. No file names an index.
+Needs uv. Writes locks/cpu.txt (the embedded default and its tests, Python 3.11 and 3.12), locks/{light,gpu,sglang}.txt,
+and from these, for conda, envs/{light,train,sglang}.yaml with exact versions. No file names an index.
 """
 
 import argparse
@@ -15,8 +15,13 @@ from toolrl import cli
 from toolrl.errors import UserError
 
 CONDA_PYTHON = "3.12"
-PLATFORM = "x86_64-manylinux_2_28"
-ENVIRONMENTS = {"light": "light.in", "train": "gpu.in"}
+LOCKS = {
+    "cpu": ("--universal", "--python-version", "3.11", "--override", "locks/overrides.txt"),
+    "light": ("--python-version", CONDA_PYTHON, "--python-platform", "x86_64-manylinux_2_28"),
+    "gpu": ("--python-version", CONDA_PYTHON, "--python-platform", "x86_64-manylinux_2_28"),
+    "sglang": ("--python-version", CONDA_PYTHON, "--python-platform", "x86_64-manylinux_2_34"),
+}
+ENVIRONMENTS = {"light": "light", "train": "gpu", "sglang": "sglang"}
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -24,28 +29,29 @@ def main(arguments: argparse.Namespace) -> None:
         raise UserError("uv is not on the PATH; install it with `pip install uv`.")
     root: Path = arguments.root
     common = ["uv", "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--no-emit-index-url"]
-    cpu = [*common, "--universal", "--python-version", "3.11", "--generate-hashes", "--override", "locks/overrides.txt"]
-    _run([*cpu, "locks/cpu.in", "--output-file", "locks/cpu.txt"], root)
-    for name, source in ENVIRONMENTS.items():
-        command = [*common, "--python-version", CONDA_PYTHON, "--python-platform", PLATFORM, f"locks/{source}"]
-        _write_environment(root / "envs" / f"{name}.yaml", name, _run(command, root))
+    for name, options in LOCKS.items():
+        cli.log.info("lock: resolving locks/%s.in", name)
+        files = [f"locks/{name}.in", "--output-file", f"locks/{name}.txt"]
+        _run([*common, "--generate-hashes", *options, *files], root)
+    for name, lock in ENVIRONMENTS.items():
+        locked = (root / "locks" / f"{lock}.txt").read_text(encoding="utf-8")
+        _write_environment(root / "envs" / f"{name}.yaml", name, lock, locked)
 
 
-def _run(command: list[str], folder: Path) -> str:
+def _run(command: list[str], folder: Path) -> None:
     result = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     if result.returncode:
         raise UserError(f"{' '.join(command)} failed: {result.stderr.strip()}")
-    return result.stdout
 
 
-def _write_environment(path: Path, name: str, locked: str) -> None:
+def _write_environment(path: Path, name: str, lock: str, locked: str) -> None:
     pins = re.findall(r"^[A-Za-z0-9._-]+(?:\[[^\]]*\])?==\S+", locked, re.MULTILINE)
     environment = {
         "name": f"toolrl-{name}",
         "channels": ["conda-forge", "nodefaults"],
         "dependencies": [f"python={CONDA_PYTHON}", "pip", {"pip": sorted(pins)}],
     }
-    head = f"# Written by `make lock` from locks/{ENVIRONMENTS[name]}. Do not edit.\n"
+    head = f"# Written by `make lock` from locks/{lock}.txt. Do not edit.\n"
     path.write_text(head + yaml.safe_dump(environment, sort_keys=False), encoding="utf-8")
 
 

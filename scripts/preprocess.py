@@ -1,10 +1,12 @@
 """Turns question/answer rows into verl's agent-loop parquet, and writes the tool config that the agent is offered.
 
-Outputs in --out: train.parquet, test.parquet, tools.yaml, manifest.json (counts, schema hash, longest prompt in tokens
-with the tool schema rendered; written last).
+Outputs in --out: train.parquet, validation.parquet (the last data.validation_rows training rows), test.parquet,
+tools.yaml, manifest.json (counts, schema hash, lengths of the prompts in tokens with the tool schema rendered; written
+last).
 """
 
 import argparse
+from collections import Counter
 from pathlib import Path
 
 import yaml
@@ -18,7 +20,9 @@ from toolrl.data.agent_rows import (
     write_parquet,
 )
 from toolrl.data.sources import SPLITS, read_rows
+from toolrl.errors import UserError
 from toolrl.tasks import load_task
+from toolrl.tasks.base import Problem, Task
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -31,11 +35,9 @@ def main(arguments: argparse.Namespace) -> None:
         tools = tool_config(settings["task"], task, agent["tools"])
     names = [tool["tool_schema"]["function"]["name"] for tool in tools["tools"]]
     schemas = [tool["tool_schema"] for tool in tools["tools"]]
-    record: dict = {"rows": {}, "longest_prompt_tokens": {}, "tools": names}
+    record: dict = {"rows": {}, "longest_prompt_tokens": {}, "prompt_tokens": {}, "tools": names}
     files = []
-    for split in SPLITS:
-        source = arguments.data / f"{split}.jsonl"
-        problems = read_problems(read_rows(str(source), split), task, str(source))
+    for split, problems in _splits(arguments.data, task, settings["data"]["validation_rows"]).items():
         table = agent_table(problems, task, split, settings["task"], agent["agent_name"], names)
         path = out / f"{split}.parquet"
         write_parquet(path, table)
@@ -43,14 +45,35 @@ def main(arguments: argparse.Namespace) -> None:
         lengths = _prompt_lengths(table.column("prompt").to_pylist(), schemas, arguments.model)
         record["rows"][split] = table.num_rows
         record["schema_hash"] = schema_hash(table.schema)
-        record["longest_prompt_tokens"][split] = max(lengths)
-        cli.log.info("preprocess: %d %s rows, longest prompt %d tokens", table.num_rows, split, max(lengths))
+        record["longest_prompt_tokens"][split] = max(lengths, default=0)
+        record["prompt_tokens"][split] = dict(Counter(lengths))
+        cli.log.info("preprocess: %d %s rows, longest prompt %d tokens", table.num_rows, split, max(lengths, default=0))
     manifest.write_text(out / "tools.yaml", yaml.safe_dump(tools, sort_keys=False, allow_unicode=True))
     record["files"] = manifest.file_records(out, [*files, out / "tools.yaml"])
     manifest.write_json(out / "manifest.json", record)
 
 
+def _splits(folder: Path, task: Task, validation_rows: int) -> dict[str, list[Problem]]:
+    """The problems of each split; the validation split is the end of the training rows.
+
+    Raises:
+        UserError: when that leaves nothing to train on.
+    """
+    train, test = (
+        read_problems(read_rows(str(folder / f"{split}.jsonl"), split), task, str(folder / f"{split}.jsonl"))
+        for split in SPLITS
+    )
+    kept = len(train) - validation_rows
+    if kept < 1:
+        raise UserError(
+            f"data.validation_rows ({validation_rows}) leaves nothing of the {len(train)} training rows to train on."
+        )
+    return {"train": train[:kept], "validation": train[kept:], "test": test}
+
+
 def _prompt_lengths(prompts: list, schemas: list, model: Path) -> list[int]:
+    if not prompts:
+        return []
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(model)

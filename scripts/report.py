@@ -4,6 +4,7 @@ import argparse
 import importlib.metadata
 import json
 import platform
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ def main(arguments: argparse.Namespace) -> None:
     sentence = verdict_sentence(accuracies["start"], accuracies["trained"], comparison)
     metrics = [json.loads(line) for line in (results / "train" / "metrics.jsonl").read_text("utf-8").splitlines()]
     frame = plots.training_frame(metrics)
+    training = manifest.read_json(results / "train" / "manifest.json")
     page = (
         _environment(arguments.template)
         .get_template(arguments.template.name)
@@ -52,7 +54,10 @@ def main(arguments: argparse.Namespace) -> None:
             run_times=_run_times(results / "benchmarks"),
             versions=_versions(),
             data=manifest.read_json(results / "data" / "manifest.json"),
-            training=manifest.read_json(results / "train" / "manifest.json"),
+            training=training,
+            selection=_selection_sentence(training),
+            attempts=_attempts(training),
+            determinism=_determinism(config),
         )
     )
     manifest.write_text(arguments.out, page)
@@ -149,6 +154,48 @@ def _figures(frame: pd.DataFrame) -> list[dict[str, str]]:
         },
         {"svg": plots.step_time(frame), "note": "Where the time of a step goes; the parts sum to the whole."},
     ]
+
+
+def _selection_sentence(training: dict[str, Any]) -> str:
+    """Which checkpoint the trained model is, and why."""
+    selection, stopped = training["selection"], training["stopped"]
+    parts = [f"The trained model is that of step {selection['step']} of {training['steps']}"]
+    if selection["rule"] == "best_validation":
+        parts.append(f", the best by accuracy on the {selection['validated_on']} set")
+    if stopped:
+        parts.append(f"; the watchdog stopped training at step {stopped['step']} ({stopped['message']})")
+    if selection["validated_on"] == "test":
+        parts.append(". It was chosen on the test set, so its accuracy here is flattered")
+    return "".join(parts) + "."
+
+
+def _attempts(training: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {
+            **attempt,
+            "began": datetime.fromtimestamp(attempt["started"], UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
+            "seconds": attempt["ended"] - attempt["started"],
+        }
+        for attempt in training["attempts"]
+    ]
+
+
+def _determinism(config: dict[str, Any]) -> str:
+    """What would be the same in another run of this configuration, and what would not."""
+    if not config["deterministic"]:
+        return (
+            "Every seed derives from the one seed, but rollouts are sampled in the order in which requests arrive, and "
+            "GPU kernels sum in varying order: another run has other rollouts (deterministic: true repeats them)."
+        )
+    if config["resources"]["platform"] == "cpu":
+        return (
+            "Another run of this configuration on the same machine gives the same training metrics and items; only "
+            "times, memory and throughput differ."
+        )
+    return (
+        "Every request has a seed of its own and kernels are deterministic; only times, memory and throughput should "
+        "differ on the same hardware."
+    )
 
 
 def _trajectories(items: pd.DataFrame, count: int) -> list[dict[str, Any]]:

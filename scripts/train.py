@@ -2,31 +2,62 @@
 
 Checkpoints live in --out/checkpoints/<fingerprint>, the fingerprint being that of settings, data, start model and code:
 the same command continues an interrupted run, and a changed one starts afresh. Outputs in --out: metrics.jsonl, the
-model folder `model`, rollouts/<step>.jsonl and manifest.json (written last).
+model folder `model`, rollouts/<step>.jsonl and manifest.json (written last, with the record of all attempts).
 """
 
 import argparse
 import json
 import shutil
 import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from toolrl import cli, manifest
+from toolrl.config import dotted, shaping_settings
 from toolrl.data.agent_rows import check_prompt_lengths
 from toolrl.errors import UserError
-from toolrl.models.sources import same_weights
+from toolrl.training import attempts, checkpoints, contracts
+from toolrl.training.loggers import Loggers
+from toolrl.training.watchdog import Alarm, Stopped, Watchdog
 from toolrl.verl_bridge import launch, settings
-from toolrl.verl_bridge.dumps import episode_means
+from toolrl.verl_bridge.dumps import episode_means, read_episodes
 
 
-class StepProgress:
-    """Follows verl's metrics file; a line for each new step."""
+@dataclass(frozen=True)
+class Run:
+    """One training: what was asked for, and where it happens."""
 
-    def __init__(self, metrics: Path, total_steps: int) -> None:
-        self.metrics, self.total_steps, self.position, self.step = metrics, total_steps, 0, 0
+    config: Mapping[str, Any]
+    steps: int
+    work: Path
+    data: Path
+    start_model: Path
+    validation_split: str
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which checkpoint is exported, and by which rule."""
+
+    step: int
+    rule: str
+    validated_on: str | None = None
+
+
+class Progress:
+    """Follows verl's metrics file: a line for each new step, the loggers, the watchdog, and old checkpoints."""
+
+    def __init__(self, run: Run, metrics: Path, from_step: int, loggers: Loggers) -> None:
+        self.run, self.metrics, self.loggers = run, metrics, loggers
+        self.step, self.position, self.saved = from_step, 0, from_step
+        self.watchdog = Watchdog(run.config["watchdog"], bool(run.config["agent"]["tools"]))
 
     def __call__(self) -> int:
+        """The last finished step; raises `Stopped` where the watchdog says so."""
         if self.metrics.exists():
             with open(self.metrics, encoding="utf-8") as handle:
                 handle.seek(self.position)
@@ -34,10 +65,10 @@ class StepProgress:
                     if not line.endswith("\n"):
                         break
                     self.position = handle.tell()
-                    self._report(json.loads(line))
+                    self._observe(json.loads(line))
         return self.step
 
-    def _report(self, record: dict[str, Any]) -> None:
+    def _observe(self, record: dict[str, Any]) -> None:
         values = record["data"]
         if "critic/score/mean" not in values:
             return
@@ -46,98 +77,177 @@ class StepProgress:
         cli.log.info(
             "train: step %d/%d, reward %.3f, response %.0f tokens, %.1f s a step, about %.0f s left",
             self.step,
-            self.total_steps,
+            self.run.steps,
             values["critic/score/mean"],
             values["response_length/mean"],
             seconds,
-            seconds * (self.total_steps - self.step),
+            seconds * (self.run.steps - self.step),
         )
+        self.loggers.log(self.step, values)
+        self._delete_old_checkpoints()
+        for alarm in self.watchdog.observe(self.step, values):
+            cli.log.warning("train: watchdog: %s%s", alarm.message, "; stopping" if alarm.stop else "")
+            attempts.note_alarm(self.run.work, alarm.record())
+            if alarm.stop:
+                raise Stopped(alarm)
+
+    def _delete_old_checkpoints(self) -> None:
+        if (newest := checkpoints.latest(self.run.work)) > self.saved:
+            self.saved = newest
+            best = checkpoints.best_validated(self.run.work, checkpoints.complete(self.run.work))
+            keep = self.run.config["train"]["keep_checkpoints"]
+            checkpoints.prune(self.run.work, keep, {best} if best else ())
 
 
 def main(arguments: argparse.Namespace) -> None:
     config, out = arguments.settings, arguments.out.resolve()
     train = config["train"]
-    started = time.time()
     defaults = settings.verl_defaults()
     for section in ("train", "rollout"):
         settings.check_overrides(section, config[section]["overrides"], defaults)
     rows = manifest.read_json(arguments.data / "manifest.json")
     check_prompt_lengths(rows, config["agent"]["max_prompt_length"])
     start_model = manifest.read_json(arguments.model.parent / "manifest.json")
-    steps = train["steps"] or rows["rows"]["train"] // train["batch_size"] * train["epochs"]
-    if steps < 1:
-        raise UserError(
-            f"train.batch_size ({train['batch_size']}) is larger than the training set ({rows['rows']['train']} rows): "
-            "lower it."
-        )
-    fingerprint = manifest.digest([config, rows["files"], start_model["files"], arguments.code])
-    work = out / "checkpoints" / fingerprint
-    # verl empties the file when it starts, so every attempt has its own
-    attempt = f"{len(_attempts(work)) + 1:03d}"
-    metrics = work / f"metrics-{attempt}.jsonl"
-    paths = settings.Paths.below(work, arguments.data.resolve(), arguments.model.resolve(), attempt)
-    launch.prepare(paths, config["agent"]["tool_config"])
-    options = settings.launch_options(config, paths, config["resources"]["train"]["gpu"])
-    options |= settings.training_options(config, paths, steps)
-    cli.log.info(
-        "train: %d steps of %d prompts x %d rollouts (run %s)",
-        steps,
-        train["batch_size"],
-        train["rollouts_per_prompt"],
+    fingerprint = manifest.digest([shaping_settings(config), rows["files"], start_model["files"], arguments.code])
+    run = Run(
+        config,
+        settings.total_steps(config, rows["rows"]["train"]),
+        out / "checkpoints" / fingerprint,
+        arguments.data.resolve(),
+        arguments.model.resolve(),
+        "validation" if rows["rows"]["validation"] else "test",
         fingerprint,
     )
-    launch.run_verl(
-        settings.compose_settings(options, defaults),
-        work,
-        launch.environment(config["resources"]["platform"], arguments.threads, work, metrics),
-        60 * config["resources"]["stall_minutes"],
-        StepProgress(metrics, steps),
-    )
-    _publish(
-        out, work, steps, arguments.model.resolve(), {"fingerprint": fingerprint, "steps": steps, "started": started}
-    )
+    with launch.exclusive(run.work) as lock:
+        checkpoints.repair(run.work)
+        keeps_best = train["validate_every"] > 0
+        checkpoints.need_room(run.work, run.start_model, train["keep_checkpoints"], keeps_best)
+        stopped = None
+        if checkpoints.latest(run.work) < run.steps:
+            stopped = _train(run, defaults, arguments.threads, lock, out / "loggers")
+        _publish(out, run, stopped)
 
 
-def _publish(out: Path, work: Path, steps: int, start_model: Path, record: dict[str, Any]) -> None:
+def _train(run: Run, defaults: Any, threads: int, lock: int, logger_folder: Path) -> Alarm | None:
+    """Runs verl to the last step; returns the alarm if the watchdog stopped it."""
+    config, work = run.config, run.work
+    from_step = checkpoints.latest(work)
+    gpus = config["resources"]["train"]["gpu"] * config["resources"]["nodes"]
+    number = attempts.begin(work, from_step, _last_step(work), gpus)
+    # verl empties the metrics file when it starts, so every attempt has its own
+    name = f"{number:03d}"
+    paths = settings.Paths.below(work, run.data, run.start_model, name, run.validation_split)
+    launch.prepare(paths, config["agent"])
+    options = settings.launch_options(config, paths, config["resources"]["train"]["gpu"])
+    options |= settings.training_options(config, paths, run.steps)
+    cli.log.info(
+        "train: %d steps of %d prompts x %d rollouts (run %s)%s",
+        run.steps,
+        config["train"]["batch_size"],
+        config["train"]["rollouts_per_prompt"],
+        run.fingerprint,
+        f", continuing after step {from_step}, attempt {number}" if number > 1 else "",
+    )
+    metrics = work / f"metrics-{name}.jsonl"
+    loggers = Loggers(config["train"]["loggers"], logger_folder, run.fingerprint, dotted(config))
+    progress = Progress(run, metrics, from_step, loggers)
+    environment = launch.environment(config["resources"]["platform"], threads, metrics, config["agent"]["tool_config"])
+    reason, stopped = "interrupted", None
+    try:
+        stall = 60 * config["watchdog"]["stall_minutes"]
+        launch.run_verl(settings.compose_settings(options, defaults), work, environment, stall, progress, lock)
+        reason = "finished"
+    except Stopped as stop:
+        stopped, reason = stop.alarm, f"stopped by the watchdog: {stop}"
+    except UserError as error:
+        reason = f"failed: {error}"
+        raise
+    finally:
+        loggers.close()
+        attempts.end(work, reason, progress.step)
+    return stopped
+
+
+def _publish(out: Path, run: Run, stopped: Alarm | None) -> None:
     """Checks that the run did what was asked, then copies its results into place."""
-    latest = work / "latest_checkpointed_iteration.txt"
-    reached = int(latest.read_text()) if latest.exists() else 0
-    if reached != steps:
-        raise UserError(f"verl ended without an error, but reached step {reached} of {steps}; see {work / 'verl.log'}.")
-    exported = work / f"global_step_{steps}" / "actor" / "huggingface"
-    if not list(exported.glob("*.safetensors")):
-        raise UserError(f"verl exported no model weights to {exported}; see {work / 'verl.log'}.")
-    if same_weights(exported, start_model):
-        raise UserError("the exported weights equal those that training started from: nothing was learned.")
-    records = _merge_attempts(work)
-    missing = [step for step in range(1, steps + 1) if step not in records]
-    if missing:
-        raise UserError(f"metrics of step {missing[0]} are missing from {work}/metrics-*.jsonl.")
-    undumped = [step for step in range(1, steps + 1) if not (work / "rollouts" / f"{step}.jsonl").is_file()]
-    if undumped:
-        raise UserError(f"the rollouts of step {undumped[0]} are missing from {work / 'rollouts'}.")
+    work, train = run.work, run.config["train"]
+    records = _merged_records(work)
+    if stopped is None:
+        contracts.check_reached(work, run.steps)
+    reached = min(run.steps, max(records, default=0))
+    selection = _select(run, stopped)
+    exported = checkpoints.exported(work, selection.step)
+    contracts.check_exported(exported, run.start_model)
+    contracts.check_records(records, reached if stopped is None else stopped.step - 1)
+    expected = train["batch_size"] * train["rollouts_per_prompt"]
+    contracts.check_rollouts(work / "rollouts", reached if stopped is None else stopped.step - 1, expected)
+    contracts.check_episodes(_episodes(work), run.config["agent"]["agent_name"])
+    cli.log.info("train: exporting the model of step %d (%s)", selection.step, selection.rule)
     for name, source in (("model", exported), ("rollouts", work / "rollouts")):
         shutil.rmtree(out / name, ignore_errors=True)
         shutil.copytree(source, out / name)
-    manifest.write_text(out / "metrics.jsonl", "".join(json.dumps(records[step]) + "\n" for step in sorted(records)))
+    lines = [json.dumps(records[step]) + "\n" for step in sorted(records)]
+    manifest.write_text(out / "metrics.jsonl", "".join(lines))
     files = [path for name in ("model", "rollouts") for path in (out / name).rglob("*") if path.is_file()]
-    record |= {"finished": time.time(), "files": manifest.file_records(out, [*files, out / "metrics.jsonl"])}
+    record = {
+        "fingerprint": run.fingerprint,
+        "steps": run.steps,
+        "reached": reached,
+        "selection": asdict(selection),
+        "stopped": stopped.record() if stopped else None,
+        "attempts": attempts.read(work),
+        "finished": time.time(),
+        "files": manifest.file_records(out, [*files, out / "metrics.jsonl"]),
+    }
     manifest.write_json(out / "manifest.json", record)
 
 
-def _attempts(work: Path) -> list[Path]:
-    return sorted(work.glob("metrics-*.jsonl"))
+def _select(run: Run, stopped: Alarm | None) -> Selection:
+    """The checkpoint to export: the last step, the best by validation, or what is left after a stop."""
+    rule = run.config["train"]["select"]
+    if stopped is None and rule == "last":
+        return Selection(run.steps, "last")
+    candidates = [step for step in checkpoints.complete(run.work) if not stopped or step < stopped.step]
+    if not candidates:
+        raise UserError(
+            f"the watchdog stopped training ({stopped.message if stopped else ''}) before a checkpoint was saved: "
+            "change what it names, or lower train.save_every."
+        )
+    best = checkpoints.best_validated(run.work, candidates)
+    if best is not None:
+        return Selection(best, "best_validation", run.validation_split)
+    if stopped is None:
+        raise UserError("train.select is best_validation, but no saved step was validated; see train.validate_every.")
+    return Selection(candidates[-1], "last before the watchdog's stop")
 
 
-def _merge_attempts(work: Path) -> dict[int, dict[str, Any]]:
-    """Every step's metrics with its episodes' means; a step that a later attempt repeated counts as that one ran it."""
+def _merged_records(work: Path) -> dict[int, dict[str, Any]]:
+    """Every step's metrics with its episodes' means and validation; a step that a later attempt repeated counts as
+    that one ran it."""
     records = {}
-    for file in _attempts(work):
-        means = episode_means(work / file.stem.replace("metrics", "episodes"))
+    for file in sorted(work.glob("metrics-*.jsonl")):
+        means = episode_means(read_episodes(_episode_folder(work, file)))
         for entry in _read_lines(file):
-            entry["data"] |= means.get(entry["step"], {})
-            records[entry["step"]] = entry
+            if "critic/score/mean" in entry["data"]:
+                entry["data"] |= means.get(entry["step"], {})
+                records[entry["step"]] = entry
+    for step, right in checkpoints.read_validations(work).items():
+        if step in records:
+            records[step]["data"] |= {"validation/right": sum(right), "validation/n": len(right)}
     return records
+
+
+def _last_step(work: Path) -> int:
+    steps = [entry["step"] for file in work.glob("metrics-*.jsonl") for entry in _read_lines(file)]
+    return max(steps, default=0)
+
+
+def _episodes(work: Path) -> pd.DataFrame:
+    return pd.concat([read_episodes(_episode_folder(work, file)) for file in sorted(work.glob("metrics-*.jsonl"))])
+
+
+def _episode_folder(work: Path, metrics: Path) -> Path:
+    return work / metrics.stem.replace("metrics", "episodes")
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:

@@ -1,5 +1,6 @@
 """Fixtures: a workflow folder to play in, and the one end-to-end run that several tests read."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -55,6 +56,24 @@ def snakemake(folder: Path, *arguments: str, timeout: float = 600) -> subprocess
 def script(name: str, *arguments: str, timeout: float = 600) -> subprocess.CompletedProcess:
     command = [sys.executable, str(ROOT / "scripts" / f"{name}.py"), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small data set in `data` and an untrained embedded model in `base/model`, made by the workflow's commands."""
+    folder = tmp_path_factory.mktemp("prepared")
+    config = default_config()
+    config["data"]["procedural"] = {"train_rows": 64, "test_rows": 8}
+    settings = ["--settings", json.dumps(config)]
+    raw, base, data = (str(folder / name) for name in ("raw", "base", "data"))
+    for name, arguments in {
+        "download": ["--out", raw],
+        "prepare_model": ["--data", raw, "--out", base],
+        "preprocess": ["--data", raw, "--model", f"{base}/model", "--out", data],
+    }.items():
+        made = script(name, *settings, *arguments)
+        assert made.returncode == 0, made.stderr
+    return folder
 
 
 @pytest.fixture(scope="session")

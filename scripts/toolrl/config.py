@@ -2,16 +2,20 @@
 
 import copy
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import yaml
 
+from toolrl.batches import batch_problems
+from toolrl.episodes import PARTS
 from toolrl.errors import UserError
+from toolrl.extensions import split_reference
 from toolrl.tasks import load_task
 
+BUILT_IN_LOOPS = ("tool_agent", "single_turn_agent")
 SCHEMA_FILE = Path(__file__).resolve().parents[2] / "config" / "schema.yaml"
 
 
@@ -19,15 +23,21 @@ def check(config: Mapping[str, Any]) -> None:
     """Checks a whole configuration: its schema, then what no schema can say.
 
     Raises:
-        UserError: one sentence that names the key, what was expected and how to fix it.
+        UserError: a line for everything that is wrong; each names the key, what was expected and how to fix it.
     """
+    if problems := list(config_problems(config)):
+        raise UserError("\n".join(f"config: {problem}" for problem in problems))
+
+
+def config_problems(config: Mapping[str, Any]) -> Iterator[str]:
+    """A sentence for everything that is wrong. Keys are checked across only where the schema holds."""
     schema = yaml.safe_load(SCHEMA_FILE.read_text(encoding="utf-8"))
     errors = sorted(
         jsonschema.Draft202012Validator(schema).iter_errors(config), key=lambda e: (len(e.path), str(e.path))
     )
-    if errors:
-        raise UserError(_sentence(errors[0]))
-    _check_across_keys(config)
+    yield from map(_sentence, errors)
+    if not errors:
+        yield from _across_keys(config)
 
 
 def _sentence(error: Any) -> str:
@@ -38,10 +48,10 @@ def _sentence(error: Any) -> str:
         unknown = next(name for name in error.instance if name not in known)
         near = difflib.get_close_matches(str(unknown), known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}."
-        return f"config: {'' if not error.absolute_path else key + '.'}{unknown} is not a key; {hint}"
+        return f"{'' if not error.absolute_path else key + '.'}{unknown} is not a key; {hint}"
     if error.validator == "required":
         missing = next(name for name in error.validator_value if name not in error.instance)
-        return f"config: {key} lacks the key {missing!r}; see config/config.yaml for its default."
+        return f"{key} lacks the key {missing!r}; see config/config.yaml for its default."
     expected = {
         "type": lambda: f"must be {_words(error.validator_value)}",
         "enum": lambda: f"must be one of {', '.join(map(str, error.validator_value))}",
@@ -55,7 +65,7 @@ def _sentence(error: Any) -> str:
     hint = ""
     if error.validator == "type" and isinstance(error.instance, str) and "number" in str(error.validator_value):
         hint = " (in YAML, write a float in scientific notation with a point: 1.0e-6)"
-    return f"config: {key} {expected}, not {error.instance!r}{hint}; {error.schema.get('description', '')}"
+    return f"{key} {expected}, not {error.instance!r}{hint}; {error.schema.get('description', '')}"
 
 
 def _words(types: str | list[str]) -> str:
@@ -70,88 +80,150 @@ def _words(types: str | list[str]) -> str:
     return " or ".join(names.get(name, f"a {name}") for name in listed)
 
 
-def _check_across_keys(config: Mapping[str, Any]) -> None:
-    agent, train, rollout, resources = (config[key] for key in ("agent", "train", "rollout", "resources"))
-    task = load_task(config["task"])
-    for tool in agent["tools"]:
-        if tool not in task.tools:
-            raise UserError(
-                f"config: agent.tools: task {task.name} has no tool {tool!r}; it has {', '.join(task.tools)}."
+def _across_keys(config: Mapping[str, Any]) -> Iterator[str]:
+    yield from _agent_problems(config)
+    yield from _source_problems(config)
+    yield from _resource_problems(config)
+    yield from batch_problems(config)
+    train = config["train"]
+    if train["select"] == "best_validation":
+        if not config["data"]["validation_rows"]:
+            yield (
+                "train.select is best_validation, but data.validation_rows is 0: choosing on the test set would "
+                "flatter the result; hold out some training rows."
             )
+        if not train["validate_every"] or train["save_every"] % train["validate_every"]:
+            yield (
+                f"train.select is best_validation, so train.validate_every ({train['validate_every']}) must divide "
+                f"train.save_every ({train['save_every']}): every saved step needs a validation."
+            )
+
+
+def _agent_problems(config: Mapping[str, Any]) -> Iterator[str]:
+    agent = config["agent"]
+    try:
+        task = load_task(config["task"])
+    except UserError as error:
+        yield str(error)
+    else:
+        for tool in agent["tools"]:
+            if tool not in task.tools:
+                yield f"agent.tools: task {task.name} has no tool {tool!r}; it has {', '.join(task.tools)}."
+    known = [*BUILT_IN_LOOPS, *agent["loops"]]
+    if agent["agent_name"] not in known:
+        yield f"agent.agent_name must be one of {', '.join(known)}, not {agent['agent_name']!r}; see agent.loops."
     if agent["agent_name"] == "tool_agent" and not agent["tools"] and not agent["tool_config"]:
-        raise UserError("config: agent.tools is empty: name a tool, or set agent.agent_name to single_turn_agent.")
+        yield "agent.tools is empty: name a tool, or set agent.agent_name to single_turn_agent."
+    if agent["tool_config"]:
+        yield from _missing_file(agent["tool_config"], "agent.tool_config", "it is set")
+    for name, reference in agent["loops"].items():
+        yield from _reference_problems(f"agent.loops.{name}", reference)
+    for name, term in config["reward"]["terms"].items():
+        yield from _reference_problems(f"reward.terms.{name}.function", term["function"])
+        if name in PARTS:
+            yield f"reward.terms.{name}: the name is taken by a built-in part of the return; choose another."
+
+
+def _reference_problems(key: str, reference: str) -> Iterator[str]:
+    try:
+        source, _ = split_reference(reference)
+    except UserError as error:
+        yield f"{key}: {error}."
+        return
+    if source.endswith(".py"):
+        yield from _missing_file(source, key, "it is set")
+
+
+def _source_problems(config: Mapping[str, Any]) -> Iterator[str]:
     for split, path in config["data"]["path"].items():
         if config["data"]["source"] == "path":
-            _need_file(path, f"data.path.{split}", "data.source is `path`")
-    if config["model"]["source"] == "path":
-        if not config["model"]["path"]:
-            raise UserError("config: model.path is not set, although model.source is `path`.")
-        if not Path(config["model"]["path"]).is_dir():
-            raise UserError(f"config: model.path: the folder {config['model']['path']} does not exist.")
-    if config["model"]["source"] == "hub" and not (
-        config["model"]["hub"]["repository"] and config["model"]["hub"]["revision"]
-    ):
-        raise UserError("config: model.hub needs repository and revision, as model.source is `hub`.")
-    if agent["tool_config"]:
-        _need_file(agent["tool_config"], "agent.tool_config", "it is set")
-    shape = config["model"]["embedded"]
-    if shape["hidden_size"] % shape["heads"]:
-        raise UserError(
-            f"config: model.embedded.heads ({shape['heads']}) must divide hidden_size ({shape['hidden_size']})."
-        )
-    if shape["hidden_size"] // shape["heads"] % 32:
-        raise UserError(
-            f"config: model.embedded.hidden_size / heads ({shape['hidden_size'] // shape['heads']}) must be a multiple "
-            "of 32: vLLM's CPU engine has no attention for other sizes."
-        )
-    if train["batch_size"] % train["mini_batch_size"]:
-        raise UserError(
-            f"config: train.mini_batch_size ({train['mini_batch_size']}) must divide "
-            f"train.batch_size ({train['batch_size']})."
-        )
-    gpus = resources["train"]["gpu"]
-    if resources["platform"] == "cuda" and gpus < 1:
-        raise UserError("config: resources.train.gpu must be at least 1, as resources.platform is `cuda`.")
-    if resources["platform"] == "cpu" and any(resources[stage]["gpu"] for stage in ("warm_start", "train", "evaluate")):
-        raise UserError("config: resources.*.gpu must be 0, as resources.platform is `cpu`.")
-    workers = max(1, gpus) * resources["nodes"]
-    if workers % rollout["tensor_parallel"]:
-        raise UserError(
-            f"config: rollout.tensor_parallel ({rollout['tensor_parallel']}) must divide "
-            f"the {workers} GPUs of training."
-        )
-    rollouts = train["mini_batch_size"] * train["rollouts_per_prompt"]
-    if rollouts % workers:
-        raise UserError(
-            f"config: train.mini_batch_size x train.rollouts_per_prompt ({rollouts}) must be a multiple of "
-            f"the {workers} GPUs of training."
-        )
-    if not config["warm_start"]["enabled"] and config["model"]["source"] == "embedded":
-        raise UserError("config: warm_start.enabled must be true for model.source embedded, which is untrained.")
+            yield from _missing_file(path, f"data.path.{split}", "data.source is `path`")
+    model = config["model"]
+    if model["source"] == "path":
+        if not model["path"]:
+            yield "model.path is not set, although model.source is `path`."
+        elif not Path(model["path"]).is_dir():
+            yield f"model.path: the folder {model['path']} does not exist."
+    if model["source"] == "hub" and not (model["hub"]["repository"] and model["hub"]["revision"]):
+        yield "model.hub needs repository and revision, as model.source is `hub`."
+    if model["source"] == "embedded":
+        if not config["warm_start"]["enabled"]:
+            yield "warm_start.enabled must be true for model.source embedded, which is untrained."
+        shape = model["embedded"]
+        if shape["hidden_size"] % shape["heads"]:
+            yield f"model.embedded.heads ({shape['heads']}) must divide hidden_size ({shape['hidden_size']})."
+        elif shape["hidden_size"] // shape["heads"] % 32:
+            yield (
+                f"model.embedded.hidden_size / heads ({shape['hidden_size'] // shape['heads']}) must be a multiple of "
+                "32: vLLM's CPU engine has no attention for other sizes."
+            )
 
 
-def _need_file(path: str | None, key: str, reason: str) -> None:
+def _resource_problems(config: Mapping[str, Any]) -> Iterator[str]:
+    resources = config["resources"]
+    if resources["platform"] == "cuda":
+        for stage in ("train", "evaluate"):
+            if resources[stage]["gpu"] < 1:
+                yield f"resources.{stage}.gpu must be at least 1, as resources.platform is `cuda`."
+    elif any(resources[stage]["gpu"] for stage in ("warm_start", "train", "evaluate")):
+        yield "resources.*.gpu must be 0, as resources.platform is `cpu`."
+
+
+def _missing_file(path: str | None, key: str, reason: str) -> Iterator[str]:
     if not path:
-        raise UserError(f"config: {key} is not set, although {reason}.")
-    if not Path(path).is_file():
-        raise UserError(f"config: {key}: the file {path} does not exist.")
+        yield f"{key} is not set, although {reason}."
+    elif not Path(path).is_file():
+        yield f"{key}: the file {path} does not exist."
 
 
 STAGE_KEYS: Mapping[str, tuple[str, ...]] = {
     "download": ("seed", "task", "data"),
     "prepare_model": ("seed", "task", "model", "agent.tools"),
     "warm_start": ("seed", "task", "agent.tools", "warm_start"),
-    "preprocess": ("task", "agent.agent_name", "agent.tools", "agent.tool_config"),
+    "preprocess": ("task", "agent.agent_name", "agent.tools", "agent.tool_config", "data.validation_rows"),
+    "preflight": (
+        "seed", "deterministic", "task", "agent", "train", "rollout", "reward", "resources.platform",
+        "resources.nodes", "resources.train.gpu", "resources.evaluate.gpu", "resources.agent_loop_workers",
+        "resources.reward_workers",
+    ),
     "train": (
-        "seed", "task", "agent", "train", "rollout", "reward", "resources.platform", "resources.nodes",
-        "resources.train.gpu", "resources.agent_loop_workers", "resources.reward_workers", "resources.stall_minutes",
+        "seed", "deterministic", "task", "agent", "train", "rollout", "reward", "watchdog", "resources.platform",
+        "resources.nodes", "resources.train.gpu", "resources.agent_loop_workers", "resources.reward_workers",
     ),
     "evaluate": (
-        "seed", "task", "agent", "rollout", "evaluate", "resources.platform", "resources.evaluate.gpu",
-        "resources.nodes", "resources.agent_loop_workers", "resources.reward_workers", "resources.stall_minutes",
+        "seed", "deterministic", "task", "agent", "rollout", "evaluate", "watchdog.stall_minutes",
+        "resources.platform", "resources.evaluate.gpu", "resources.nodes", "resources.agent_loop_workers",
+        "resources.reward_workers",
     ),
 }  # fmt: skip
 """The keys that each stage reads. What is not listed cannot rerun the stage."""
+
+
+OPERATIONAL = (
+    "watchdog", "train.loggers", "train.keep_checkpoints", "train.select", "train.save_every",
+    "resources.agent_loop_workers", "resources.reward_workers",
+)  # fmt: skip
+"""Keys of training that steer how it is run, but not what it learns: a changed one continues from checkpoints."""
+
+
+def shaping_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of training that shape its result."""
+    result = copy.deepcopy(dict(settings))
+    for key in OPERATIONAL:
+        *parents, leaf = key.split(".")
+        target = result
+        for parent in parents:
+            target = target[parent]
+        target.pop(leaf)
+    return result
+
+
+def dotted(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Every leaf by its dotted key."""
+    result: dict[str, Any] = {}
+    for key, value in settings.items():
+        result |= dotted(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return result
 
 
 def stage_settings(config: Mapping[str, Any], stage: str) -> dict[str, Any]:
@@ -164,7 +236,7 @@ def stage_settings(config: Mapping[str, Any], stage: str) -> dict[str, Any]:
             source, target = source[parent], target.setdefault(parent, {})
         target[leaf] = copy.deepcopy(source[leaf])
     for section in ("data", "model"):
-        if section in result:
+        if "source" in result.get(section, {}):
             chosen = result[section]["source"]
             result[section] = {"source": chosen, chosen: result[section][chosen]}
     return result

@@ -1,11 +1,15 @@
 """What happened in one episode, and the measures taken of it. Their definitions live here only."""
 
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from toolrl.tasks.base import Task, Verdict
+
+TOOL_ERROR = "Error executing tool"
+"""How verl's response begins where a tool raised (ToolAgentLoop._call_tool)."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,7 @@ class Measures:
         guess_depth: how many submissions to oracle tools were made until one was right (all of them if none was).
         tool_calls: calls that ran.
         parse_failures: `<tool_call>` openings that the parser made no call of.
+        tool_errors: calls that ended in an error of the tool itself, such as a missing ground truth.
         unknown_tools: calls of a tool that is not offered.
         dropped_calls: calls left out because only so many may run beside each other.
         turns: assistant messages.
@@ -82,6 +87,7 @@ class Measures:
     guess_depth: int
     tool_calls: int
     parse_failures: int
+    tool_errors: int
     unknown_tools: int
     dropped_calls: int
     turns: int
@@ -115,6 +121,7 @@ def measure(episode: Episode, ground_truth: str, task: Task, offered: Sequence[s
         guess_depth=verdicts.index(True) + 1 if True in verdicts else len(verdicts),
         tool_calls=len(ran),
         parse_failures=max(0, openings - sum(len(turn.calls) for turn in parsed)),
+        tool_errors=sum(call.response.startswith(TOOL_ERROR) for call in ran if call.response is not None),
         unknown_tools=sum(not call.dropped and call.name not in offered for call in calls),
         dropped_calls=sum(call.dropped for call in calls),
         turns=len(episode.turns),
@@ -134,6 +141,10 @@ def _agree(last: Verdict | None, final: Verdict) -> bool:
     if last is None or last.extracted is None or last.extracted != final.extracted:
         return True
     return last.value_correct == final.value_correct
+
+
+PARTS = ("answer", "format", "tool_use", "tool_penalty")
+"""The parts of the return that are always there; the user's reward terms have other names."""
 
 
 @dataclass(frozen=True)
@@ -165,4 +176,29 @@ def reward(measures: Measures, tool_rewards: Sequence[float], shaping: Shaping) 
         "tool_use": shaping.tool_use * (measures.tool_calls > 0),
         "tool_penalty": shaping.tool_penalty * sum(tool_rewards),
     }
+    return Reward(sum(parts.values()), parts)
+
+
+@dataclass(frozen=True)
+class RewardTerm:
+    """A part of the return that the user's own function computes from (episode, measures, ground truth)."""
+
+    function: Callable[[Episode, Measures, str], float]
+    weight: float
+
+
+def with_terms(
+    base: Reward, terms: Mapping[str, RewardTerm], episode: Episode, measures: Measures, ground_truth: str
+) -> Reward:
+    """The return with every term's weight times its value added, each a part of its own.
+
+    Raises:
+        ValueError: when a term's value is not a finite number.
+    """
+    parts = dict(base.parts)
+    for name, term in terms.items():
+        value = float(term.function(episode, measures, ground_truth))
+        if not math.isfinite(value):
+            raise ValueError(f"reward.terms.{name} is {value}, but the return must be finite")
+        parts[name] = term.weight * value
     return Reward(sum(parts.values()), parts)

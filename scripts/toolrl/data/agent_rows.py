@@ -69,7 +69,7 @@ def agent_table(
         "index": pa.array(range(count), pa.int64()),
         "question": questions,
         "answer": pa.array([problem.solution for problem in problems], TEXT),
-        "need_tools_kwargs": pa.array([bool(tools)] * count),
+        "need_tools_kwargs": pa.array([bool(tools)] * count, pa.bool_()),
         "interaction_kwargs": pa.StructArray.from_arrays([questions, truths], ["query", "ground_truth"]),
     }
     if tools:
@@ -87,18 +87,29 @@ def agent_table(
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def check_prompt_lengths(manifest: Mapping[str, Any], limit: int) -> None:
-    """Refuses to start an agent on prompts that do not fit; `manifest` is preprocess's.
+def prompt_length_problems(manifest: Mapping[str, Any], limit: int) -> list[str]:
+    """A sentence for each split with prompts longer than `limit` tokens, the tool schema included.
 
-    Raises:
-        UserError: when the longest prompt, with the tool schema, has more than `limit` tokens.
+    Args:
+        manifest: preprocess's.
+        limit: `agent.max_prompt_length`.
     """
-    for split, longest in manifest["longest_prompt_tokens"].items():
-        if longest > limit:
-            raise UserError(
-                f"the longest {split} prompt has {longest} tokens with the tool schema, more than "
+    problems = []
+    for split, counts in manifest["prompt_tokens"].items():
+        too_long = sum(count for length, count in counts.items() if int(length) > limit)
+        if too_long:
+            longest = manifest["longest_prompt_tokens"][split]
+            problems.append(
+                f"{too_long} of {manifest['rows'][split]} {split} prompts have more tokens, with the tool schema, than "
                 f"agent.max_prompt_length ({limit}): raise it to at least {longest}."
             )
+    return problems
+
+
+def check_prompt_lengths(manifest: Mapping[str, Any], limit: int) -> None:
+    """Refuses to start an agent on prompts that do not fit: verl would leave them out in silence."""
+    if problems := prompt_length_problems(manifest, limit):
+        raise UserError(problems[0])
 
 
 def write_parquet(path: Path, table: pa.Table) -> None:

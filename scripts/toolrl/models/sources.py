@@ -1,5 +1,6 @@
 """Models that are fetched or linked rather than made."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -81,3 +82,43 @@ def _tensor(path: Path, name: str) -> Any:
 
     with safe_open(path, framework="pt") as handle:
         return handle.get_tensor(name)
+
+
+def parameter_count(folder: Path) -> int:
+    """How many parameters a model folder stores, read from the headers of its safetensors files."""
+    from safetensors import safe_open
+
+    total = 0
+    for path in folder.glob("*.safetensors"):
+        with safe_open(path, framework="np") as handle:
+            total += sum(math.prod(handle.get_slice(name).get_shape()) for name in handle.keys())  # noqa: SIM118
+    return total
+
+
+def loading_problem(folder: Path) -> str | None:
+    """What keeps a saved model from being loaded, as the end of a sentence; None if nothing does.
+
+    Its architecture is built without memory, and every stored tensor is read once.
+    """
+    import torch
+    from accelerate import init_empty_weights
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    try:
+        with init_empty_weights():
+            model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
+    except (OSError, ValueError) as error:
+        return f"has no usable config.json ({str(error).splitlines()[0]})"
+    stored = _tensor_files(folder)
+    tied = set(getattr(model, "_tied_weights_keys", None) or ())
+    for name, parameter in model.state_dict().items():
+        if name not in stored:
+            if name in tied or name.removesuffix(".weight") == "lm_head":
+                continue
+            return f"lacks the tensor {name}"
+        tensor = _tensor(stored[name], name)
+        if tensor.shape != parameter.shape:
+            return f"has {name} in shape {tuple(tensor.shape)} instead of {tuple(parameter.shape)}"
+        if not torch.isfinite(tensor).all():
+            return f"has NaN or infinite values in {name}"
+    return None

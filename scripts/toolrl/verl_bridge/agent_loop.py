@@ -1,7 +1,8 @@
-"""verl's tool agent loop, with a record of what happened.
+"""The agent loops that verl runs for a row's `agent_name`.
 
-verl hands a reward function the decoded tokens only: turns, dropped calls and the reason of a cut cannot be told from
-them for sure. This subclass keeps its behaviour and notes them in `extra_fields["episode"]`, which reaches the reward.
+verl hands a reward function the decoded tokens only: which loop ran, its turns, dropped calls and the reason of a cut
+cannot be told from them for sure. `NamedAgentLoop` notes the loop's name, and `RecordedToolAgentLoop` keeps verl's
+behaviour and notes the rest, both in `extra_fields`, which reach the reward.
 """
 
 import json
@@ -10,6 +11,35 @@ from typing import Any
 from verl.experimental.agent_loop.tool_agent_loop import AgentData, AgentState, ToolAgentLoop
 
 from toolrl.episodes import Episode, ToolCall, Turn
+from toolrl.extensions import load
+from toolrl.manifest import digest
+
+
+class NamedAgentLoop:
+    """Any agent loop, with its name on every episode, and a seed of its own in every request of a deterministic run.
+
+    verl's `full_determinism` gives all requests one seed, so that all rollouts of a prompt would be the same; here the
+    seed is that of the run, the step, the row and the rollout.
+    """
+
+    def __init__(self, name: str, loop: str, trainer_config: Any, **arguments: Any) -> None:
+        self._name = name
+        self._seed = trainer_config.config.toolrl.request_seed
+        self._loop = load(loop)(trainer_config=trainer_config, **arguments)
+
+    async def run(self, sampling_params: dict[str, Any], **row: Any) -> Any:
+        if self._seed is not None:
+            sampling_params = {**sampling_params, "seed": request_seed(self._seed, row)}
+        output = await self._loop.run(sampling_params, **row)
+        for part in output if isinstance(output, list) else [output]:
+            part.extra_fields["agent_loop"] = self._name
+        return output
+
+
+def request_seed(seed: int, row: dict[str, Any]) -> int:
+    """A 31-bit seed from the run's seed and what tells this rollout from all others of the run."""
+    place = [int(row[key]) for key in ("global_steps", "index", "session_id")]
+    return int(digest([seed, *place]), 16) % 2**31
 
 
 class RecordedToolAgentLoop(ToolAgentLoop):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.json
 
 from toolrl.episodes import Measures
 from toolrl.errors import UserError
@@ -46,8 +47,7 @@ def items_table(records: Sequence[Mapping[str, Any]], questions: Mapping[int, st
     """One row per record, in the order of arm and index.
 
     Raises:
-        UserError: when items are missing, stand twice, or were run by an agent loop that records nothing although
-            the rows ask for `tool_agent` (verl falls back to a single turn in silence).
+        UserError: when items are missing or stand twice.
     """
     expected = set(questions)
     found = [int(record["index"]) for record in records]
@@ -77,17 +77,25 @@ def items_table(records: Sequence[Mapping[str, Any]], questions: Mapping[int, st
     return pa.Table.from_pylist(rows, schema=ITEM_SCHEMA)
 
 
-def episode_means(folder: Path) -> dict[int, dict[str, float]]:
-    """Mean measures and reward parts of one attempt's training episodes, by step, as `episode/<name>`."""
-    records = [
-        json.loads(line)
-        for file in folder.glob("*.jsonl")
-        for line in file.read_text(encoding="utf-8").splitlines(keepends=True)
-        if line.endswith("\n")
-    ]
-    if not records:
+def read_episodes(folder: Path) -> pd.DataFrame:
+    """The notes of one attempt's training episodes, without lines that were cut off when the attempt was killed."""
+    tables = []
+    for file in sorted(folder.glob("*.jsonl")):
+        notes = file.read_bytes()
+        whole = notes[: notes.rfind(b"\n") + 1]
+        if whole:
+            tables.append(pyarrow.json.read_json(pa.BufferReader(whole)))
+    return pa.concat_tables(tables, promote_options="default").to_pandas() if tables else pd.DataFrame()
+
+
+def episode_means(episodes: pd.DataFrame) -> dict[int, dict[str, float]]:
+    """Mean measures and reward parts of training episodes, by step, as `episode/<name>`, and the share of prompts
+    whose rollouts all got the same reward as `groups/all_equal_share`."""
+    if episodes.empty:
         return {}
-    means = pd.DataFrame(records).groupby("step").mean(numeric_only=True).add_prefix("episode/")
+    means = episodes.drop(columns="index").groupby("step").mean(numeric_only=True).add_prefix("episode/")
+    equal = episodes.groupby(["step", "index"])["reward"].nunique().eq(1)
+    means["groups/all_equal_share"] = equal.groupby("step").mean()
     return {
         int(str(step)): {str(name): float(value) for name, value in row.items()}
         for step, row in means.to_dict("index").items()

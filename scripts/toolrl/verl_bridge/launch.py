@@ -20,9 +20,19 @@ from toolrl.cli import log
 from toolrl.cpu import worker_forks
 from toolrl.data.agent_rows import read_tool_config
 from toolrl.errors import UserError
+from toolrl.extensions import absolute
+from toolrl.locks import acquire
 from toolrl.verl_bridge.settings import Paths
 
+TRAINER = ("-m", "verl.trainer.main_ppo")
+"""What the child's Python runs."""
+
+AGENT_LOOPS = {
+    "tool_agent": "toolrl.verl_bridge.agent_loop:RecordedToolAgentLoop",
+    "single_turn_agent": "verl.experimental.agent_loop.single_turn_agent_loop:SingleTurnAgentLoop",
+}
 POLL_SECONDS = 0.5
+LOCK_SECONDS = 60
 STOP_GRACE_SECONDS = 20
 HEARTBEAT_SECONDS = 30
 PR_SET_PDEATHSIG = 1
@@ -36,17 +46,20 @@ def _die_with_parent() -> None:
 OWN_GROUP: dict[str, Any] = {"start_new_session": True, "preexec_fn": _die_with_parent}
 
 
-def environment(platform: str, threads: int, folder: Path, metrics_file: Path | None) -> dict[str, str]:
-    """The child's environment: ours, plus what the platform needs; loggers write below folder unless told otherwise."""
+def environment(
+    platform: str, threads: int, metrics_file: Path | None = None, tool_config: str | None = None
+) -> dict[str, str]:
+    """The child's environment: ours, plus what the platform needs. Classes that a user's `tool_config` names are
+    found beside it."""
     result = dict(os.environ)
     result |= {"HYDRA_FULL_ERROR": "1", "PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"}
     result |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
     if metrics_file:
         result["VERL_FILE_LOGGER_PATH"] = str(metrics_file)
-    result.setdefault("MLFLOW_TRACKING_URI", f"sqlite:///{folder / 'mlflow.db'}")
     # Ray's workers and the reward manager's file import the package from here, installed or not
-    package_parent = str(Path(__file__).resolve().parents[2])
-    result["PYTHONPATH"] = os.pathsep.join(filter(None, [package_parent, os.environ.get("PYTHONPATH")]))
+    folders = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")]
+    folders += [str(Path(tool_config).resolve().parent)] if tool_config else []
+    result["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
     if platform == "cpu":
         result |= {
             "VERL_PLATFORM": "cpu",
@@ -61,9 +74,25 @@ def environment(platform: str, threads: int, folder: Path, metrics_file: Path | 
     return result
 
 
-def agent_loop_entries() -> list[dict[str, str]]:
-    """verl's `agent_loop_config_path` entries: `tool_agent` with a record of its episodes."""
-    return [{"name": "tool_agent", "_target_": "toolrl.verl_bridge.agent_loop.RecordedToolAgentLoop"}]
+def agent_loop_entries(loops: Mapping[str, str]) -> list[dict[str, str]]:
+    """verl's `agent_loop_config_path` entries: the built-in loops and the user's (name → `file.py:Class`)."""
+    named = AGENT_LOOPS | {name: absolute(loop) for name, loop in loops.items()}
+    target = "toolrl.verl_bridge.agent_loop.NamedAgentLoop"
+    return [{"name": name, "_target_": target, "loop": loop} for name, loop in named.items()]
+
+
+@contextmanager
+def exclusive(folder: Path) -> Iterator[int]:
+    """The folder for this launch alone: waits until the child of a killed launch has ended, which holds the lock.
+
+    Yields:
+        the lock's file descriptor, for `run_verl`.
+
+    Raises:
+        UserError: when another launch still has it after a minute.
+    """
+    with acquire(folder / ".lock", LOCK_SECONDS) as handle:
+        yield handle.fileno()
 
 
 def run_verl(
@@ -72,6 +101,7 @@ def run_verl(
     child_environment: Mapping[str, str],
     stall_seconds: float,
     progress: Callable[[], Any],
+    lock: int,
 ) -> None:
     """Runs `verl.trainer.main_ppo` with a composed configuration until it ends.
 
@@ -80,7 +110,9 @@ def run_verl(
         folder: gets `verl.yaml` (the configuration), `verl.log` (all output) and Hydra's own files.
         child_environment: the whole environment of the child.
         stall_seconds: the child is stopped when neither its log nor `progress` has changed for so long.
-        progress: called twice a second; returns something that changes when the run gets on.
+        progress: called twice a second; returns something that changes when the run gets on; what it raises stops
+            the child.
+        lock: the descriptor of `exclusive`, which the child keeps open as long as it lives.
 
     Raises:
         UserError: when verl fails or stalls, naming the log and its first error.
@@ -89,13 +121,18 @@ def run_verl(
 
     folder.mkdir(parents=True, exist_ok=True)
     OmegaConf.save(config, folder / "verl.yaml")
-    command = [sys.executable, "-m", "verl.trainer.main_ppo", f"--config-path={folder}", "--config-name=verl"]
+    command = [sys.executable, *TRAINER, f"--config-path={folder}", "--config-name=verl"]
     command += [f"hydra.run.dir={folder}", "hydra.output_subdir=null"]
     log_path = folder / "verl.log"
     log_start = log_path.stat().st_size if log_path.exists() else 0
     with open(log_path, "ab") as output, _worker_forks(child_environment, output):
         child = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, env=dict(child_environment), **OWN_GROUP
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=dict(child_environment),
+            pass_fds=(lock,),
+            **OWN_GROUP,
         )
         try:
             _watch(child, log_path, log_start, stall_seconds, progress)
@@ -104,6 +141,10 @@ def run_verl(
     progress()
     if child.returncode != 0:
         cause = _first_error(log_path, log_start)
+        if "No space left on device" in cause or "Disk quota exceeded" in cause:
+            raise UserError(
+                f"the disk is full: free some space and run the same command again ({cause}; see {log_path})"
+            )
         raise UserError(f"verl ended with exit code {child.returncode}: {cause} (all output: {log_path})")
 
 
@@ -144,7 +185,7 @@ def _watch(
             last_change, last_size, last_progress = now, size, current
         elif now - last_change > stall_seconds:
             raise UserError(
-                f"verl has been silent for {stall_seconds / 60:.0f} minutes (resources.stall_minutes) and was stopped: "
+                f"verl has been silent for {stall_seconds / 60:.0f} minutes (watchdog.stall_minutes) and was stopped: "
                 f"{_first_error(log_path, log_start)} (all output: {log_path})"
             )
 
@@ -201,11 +242,11 @@ def printable(text: str) -> str:
     return "".join(character for character in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text) if character.isprintable())
 
 
-def prepare(paths: Paths, user_tool_config: str | None) -> None:
+def prepare(paths: Paths, agent: Mapping[str, Any]) -> None:
     """Checks the user's tool config, if there is one, and writes what a launch reads besides its settings."""
-    if user_tool_config:
+    if agent["tool_config"]:
         from toolrl.verl_bridge.tools import check_tool_config  # imports verl, which takes seconds
 
-        check_tool_config(read_tool_config(paths.tool_config), user_tool_config)
+        check_tool_config(read_tool_config(paths.tool_config), agent["tool_config"])
     paths.episodes.mkdir(parents=True, exist_ok=True)
-    paths.agent_loops.write_text(yaml.safe_dump(agent_loop_entries()), encoding="utf-8")
+    paths.agent_loops.write_text(yaml.safe_dump(agent_loop_entries(agent["loops"])), encoding="utf-8")

@@ -9,7 +9,8 @@ from uuid import uuid4
 from verl import DataProto
 from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 
-from toolrl.episodes import Episode, Shaping, Turn, measure, reward
+from toolrl.episodes import Episode, RewardTerm, Shaping, Turn, measure, reward, with_terms
+from toolrl.extensions import load
 from toolrl.tasks import load_task
 
 
@@ -22,6 +23,9 @@ class EpisodeRewardManager(RewardManagerBase):
         self._task = load_task(settings.task)
         self._offered = list(settings.tools)
         self._shaping = Shaping(**settings.shaping)
+        self._terms = {
+            name: RewardTerm(load(term.function), float(term.weight)) for name, term in settings.reward_terms.items()
+        }
         # one file for each process, so that no two write to one
         self._notes = Path(settings.episodes) / f"{uuid4().hex}.jsonl" if settings.episodes else None
         self.tokenizer: Any  # verl annotates it as AutoTokenizer, the factory
@@ -32,33 +36,37 @@ class EpisodeRewardManager(RewardManagerBase):
         extra = dict(fields.get("tool_extra_fields") or {})
         info = fields["extra_info"]
         episode = self._episode(extra.get("episode"), item)
-        measures = measure(episode, fields["reward_model"]["ground_truth"], self._task, self._offered)
+        ground_truth = fields["reward_model"]["ground_truth"]
+        measures = measure(episode, ground_truth, self._task, self._offered)
         result = reward(measures, extra.get("tool_rewards") or [], self._shaping)
+        result = with_terms(result, self._terms, episode, measures, ground_truth)
         values = {
             **{f"reward_{name}": float(value) for name, value in result.parts.items()},
             **{name: _plain(value) for name, value in asdict(measures).items()},
         }
         if self._notes:
             with open(self._notes, "a", encoding="utf-8") as handle:
-                handle.write(json.dumps({"step": int(fields["global_steps"]), **values}) + "\n")
+                place = {"step": int(fields["global_steps"]), "index": int(info["index"]), "reward": result.total}
+                handle.write(json.dumps({**place, "agent_loop": extra.get("agent_loop", ""), **values}) + "\n")
         return {
             "reward_score": result.total,
             "reward_extra_info": {
                 "index": int(info["index"]),
                 "arm": str(info.get("arm") or "tool"),
-                "recorded": int("episode" in extra),
+                "agent_loop": str(extra.get("agent_loop", "")),
                 "episode": episode.to_json(),
                 **values,
             },
         }
 
     def _episode(self, recorded: str | None, item: Any) -> Episode:
-        """The recorded episode, or for an agent loop that records none, what its last tokens say."""
+        """The recorded episode; for an agent loop that records none, a single turn of all its tokens."""
         if recorded:
             return Episode.from_json(recorded)
         responses = item.batch["responses"]
         length = int(item.batch["attention_mask"][-responses.shape[-1] :].sum())
-        return Episode((Turn(self.tokenizer.decode(responses[:length], skip_special_tokens=True)),))
+        cut = "length" if length >= self.config.data.max_response_length else None
+        return Episode((Turn(self.tokenizer.decode(responses[:length], skip_special_tokens=True)),), cut)
 
 
 def _plain(value: Any) -> Any:

@@ -6,11 +6,13 @@ import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from toolrl.cpu import worker_forks
 from toolrl.errors import UserError
+from toolrl.extensions import absolute
 
 MODEL, ACTOR, ENGINE = "actor_rollout_ref.model", "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 
@@ -20,7 +22,7 @@ class Paths:
     """Where one launch of verl reads and writes; all absolute."""
 
     train_files: Path
-    test_files: Path
+    validation_files: Path
     tool_config: Path
     agent_loops: Path
     model: Path
@@ -30,11 +32,14 @@ class Paths:
     episodes: Path
 
     @classmethod
-    def below(cls, work: Path, data: Path, model: Path, attempt: str) -> "Paths":
-        """A launch that reads preprocess's folder `data` and the folder `model`, and writes below `work`."""
+    def below(cls, work: Path, data: Path, model: Path, attempt: str, validation: str = "test") -> "Paths":
+        """A launch that reads preprocess's folder `data` and the folder `model`, and writes below `work`.
+
+        `validation` names the split that is validated on.
+        """
         return cls(
             train_files=data / "train.parquet",
-            test_files=data / "test.parquet",
+            validation_files=data / f"{validation}.parquet",
             tool_config=data / "tools.yaml",
             agent_loops=work / "agent_loops.yaml",
             model=model,
@@ -45,6 +50,7 @@ class Paths:
         )
 
 
+@cache
 def verl_defaults() -> Any:
     """verl's own composed `ppo_trainer` configuration, without importing verl (which takes seconds)."""
     from hydra import compose, initialize_config_dir
@@ -113,8 +119,16 @@ def launch_options(config: Mapping[str, Any], paths: Paths, gpus: int) -> dict[s
     agent, rollout, resources = (config[key] for key in ("agent", "rollout", "resources"))
     seed = config["seed"]
     options: dict[str, Any] = {
+        "+toolrl": {
+            "task": _absolute_file(config["task"]),
+            "tools": list(agent["tools"]),
+            "shaping": {},
+            "reward_terms": {},
+            "episodes": None,
+            "request_seed": seed if config["deterministic"] else None,
+        },
         "data.train_files": str(paths.train_files),
-        "data.val_files": str(paths.test_files),
+        "data.val_files": str(paths.validation_files),
         "data.max_prompt_length": agent["max_prompt_length"],
         "data.max_response_length": agent["max_response_length"],
         "data.seed": seed,
@@ -160,6 +174,8 @@ def launch_options(config: Mapping[str, Any], paths: Paths, gpus: int) -> dict[s
     }
     if resources["platform"] == "cpu":
         options |= _cpu_options()
+    if config["deterministic"]:
+        options |= _deterministic_options(resources["platform"])
     return options | dict(rollout["overrides"])
 
 
@@ -182,15 +198,46 @@ def _cpu_options() -> dict[str, Any]:
     }
 
 
+def total_steps(config: Mapping[str, Any], train_rows: int) -> int:
+    """Training steps: as configured, or as many as the epochs have.
+
+    Raises:
+        UserError: when a batch is larger than the training set.
+    """
+    batch = config["train"]["batch_size"]
+    if train_rows < batch:
+        raise UserError(f"train.batch_size ({batch}) is larger than the training set ({train_rows} rows): lower it.")
+    return config["train"]["steps"] or train_rows // batch * config["train"]["epochs"]
+
+
+def _deterministic_options(platform: str) -> dict[str, Any]:
+    """What a run needs to repeat exactly, besides the seeds; slower on a GPU."""
+    options = {
+        f"{ACTOR}.fsdp_config.full_determinism": True,
+        "trainer.v1.sampler.custom_sampler.path": str(Path(__file__).with_name("sampler.py")),
+        "trainer.v1.sampler.custom_sampler.name": "OrderedReplayBuffer",
+    }
+    if platform == "cuda":
+        options[f"{ENGINE}.full_determinism"] = True  # vLLM's batch-invariant kernels, which exist for CUDA only
+    return options
+
+
+def _absolute_file(name: str) -> str:
+    """A path of the user's, made absolute (Ray's workers run elsewhere); a built-in name as it is."""
+    return str(Path(name).resolve()) if name.endswith(".py") else name
+
+
 def training_options(config: Mapping[str, Any], paths: Paths, total_steps: int) -> dict[str, Any]:
-    train, agent = config["train"], config["agent"]
+    train = config["train"]
+    shaping = dict(config["reward"])
+    terms = {
+        name: {"function": absolute(term["function"]), "weight": term["weight"]}
+        for name, term in shaping.pop("terms").items()
+    }
     return {
-        "+toolrl": {
-            "task": config["task"],
-            "tools": agent["tools"],
-            "shaping": dict(config["reward"]),
-            "episodes": str(paths.episodes),
-        },
+        "+toolrl.shaping": shaping,
+        "+toolrl.reward_terms": terms,
+        "+toolrl.episodes": str(paths.episodes),
         "data.train_batch_size": train["batch_size"],
         "algorithm.adv_estimator": train["algorithm"],
         f"{ACTOR}.ppo_mini_batch_size": train["mini_batch_size"],
@@ -206,21 +253,20 @@ def training_options(config: Mapping[str, Any], paths: Paths, total_steps: int) 
         f"{ENGINE}.temperature": train["temperature"],
         "trainer.total_epochs": train["epochs"],
         "trainer.total_training_steps": total_steps,
-        "trainer.logger": ["file", *train["loggers"]],
+        "trainer.logger": ["console", "file"],
         "trainer.save_freq": train["save_every"],
         "trainer.test_freq": train["validate_every"] or -1,
         "trainer.val_before_train": False,
         "trainer.resume_mode": "auto",
-        "trainer.max_actor_ckpt_to_keep": train["keep_checkpoints"],
+        "trainer.max_actor_ckpt_to_keep": None,  # toolrl.training.checkpoints deletes old ones
         "trainer.experiment_name": "train",
         **train["overrides"],
     }
 
 
-def evaluation_options(config: Mapping[str, Any]) -> dict[str, Any]:
+def evaluation_options() -> dict[str, Any]:
     """Validation only; what concerns training is set to the smallest values that verl accepts."""
     return {
-        "+toolrl": {"task": config["task"], "tools": config["agent"]["tools"], "shaping": {}, "episodes": None},
         "data.train_batch_size": 1,
         "data.train_max_samples": 1,
         f"{ACTOR}.ppo_mini_batch_size": 1,

