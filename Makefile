@@ -1,10 +1,11 @@
 # make report   set up .venv from the lock (once) and build results/report.html
 # make test     set up .venv and run all linters and tests
+# make test-faults   the long fault test: twelve kills at random times
 VENV := .venv
 ACTIVATE := . $(VENV)/bin/activate
 
-.PHONY: env report lint test lock
-.SILENT: env report lint test lock
+.PHONY: env report lint test test-faults lock
+.SILENT: env report lint test test-faults lock
 
 env:
 	scripts/make_env.sh $(VENV)
@@ -17,6 +18,9 @@ lint: env
 
 test: env
 	$(ACTIVATE) && $(MAKE) lint && pytest
+
+test-faults: env
+	$(ACTIVATE) && pytest --faults -s tests/test_faults.py -k random
 
 lock: env
 	$(ACTIVATE) && python scripts/lock.py

@@ -14,7 +14,7 @@ from toolrl.config import check
 from toolrl.errors import UserError
 from toolrl.tasks import load_task
 
-SUMS = ROOT / "tests" / "sums_task.py"
+SUMS = ROOT / "tests" / "user" / "sums_task.py"
 
 
 @pytest.mark.e2e
