@@ -49,8 +49,9 @@ def task_module():
 
 def code(stage, *loaded, data_files=()):
     """A digest of the code behind a stage's script; `loaded` are files that it loads by name."""
+    script = SCRIPTS / f"{stage}.py"
     return code_digest(
-        SCRIPTS / f"{stage}.py", task_module(), *loaded, data_files=data_files
+        script, task_module(), *loaded, root=SCRIPTS, data_files=data_files
     )
 
 

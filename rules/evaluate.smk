@@ -32,7 +32,8 @@ rule evaluate:
         code=code("evaluate", *LOADED_BY_VERL),
         data=subpath(input.data, parent=True),
         model=lambda wildcards: model_folder(wildcards.model),
+        scorer=code_digest(task_module(), root=SCRIPTS),
         out=subpath(output.manifest, parent=True),
     shell:
         "python scripts/evaluate.py --settings {params.settings:q} --data {params.data} --model {params.model}"
-        " --threads {threads} --out {params.out} --log {log}"
+        " --scorer {params.scorer} --threads {threads} --out {params.out} --log {log}"

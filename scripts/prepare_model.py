@@ -43,9 +43,8 @@ def _make_embedded(settings: dict, data: Path | None, folder: Path) -> None:
     problems = read_problems(read_rows(str(data / "train.jsonl"), "train"), task, "train.jsonl")[:2000]
     conversations = task.demonstrations(problems, names, 0.5, random.Random(settings["seed"]))
     shape = settings["model"]["embedded"]
-    tokenizer = embedded.tokenizer_for(
-        conversations, [task.prompt(p.question, names) for p in problems], tools, shape["vocab_size"]
-    )
+    prompts = [[task.prompt(problem.question, offered) for problem in problems] for offered in (names, [])]
+    tokenizer = embedded.tokenizer_for(conversations, prompts, tools, shape["vocab_size"])
     model = embedded.make_model(tokenizer, shape, settings["seed"])
     cli.log.info(
         "model: %.2f million parameters, %d tokens", sum(p.numel() for p in model.parameters()) / 1e6, len(tokenizer)

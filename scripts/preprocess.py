@@ -48,6 +48,12 @@ def main(arguments: argparse.Namespace) -> None:
         record["longest_prompt_tokens"][split] = max(lengths, default=0)
         record["prompt_tokens"][split] = dict(Counter(lengths))
         cli.log.info("preprocess: %d %s rows, longest prompt %d tokens", table.num_rows, split, max(lengths, default=0))
+        if split == "test":
+            alone = [task.prompt(problem.question, []) for problem in problems]
+            lengths = _prompt_lengths(alone, [], arguments.model)
+            record["rows"]["test (no tool)"] = table.num_rows
+            record["longest_prompt_tokens"]["test (no tool)"] = max(lengths)
+            record["prompt_tokens"]["test (no tool)"] = dict(Counter(lengths))
     manifest.write_text(out / "tools.yaml", yaml.safe_dump(tools, sort_keys=False, allow_unicode=True))
     record["files"] = manifest.file_records(out, [*files, out / "tools.yaml"])
     manifest.write_json(out / "manifest.json", record)

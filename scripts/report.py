@@ -93,7 +93,7 @@ def _paired_items(results: Path) -> pd.DataFrame:
     Raises:
         UserError: when the two evaluations are not of the same items with the same prompts.
     """
-    frames = {model: pq.read_table(results / "evaluate" / model / "items.parquet").to_pandas() for model in MODELS}
+    frames = {model: _reported(results / "evaluate" / model / "items.parquet") for model in MODELS}
     shared = ["index", "arm", "prompt_hash", "question", "ground_truth"]
     paired = frames["start"].merge(frames["trained"], on=shared, suffixes=("_start", "_trained"), validate="one_to_one")
     if not len(paired) == len(frames["start"]) == len(frames["trained"]):
@@ -102,6 +102,11 @@ def _paired_items(results: Path) -> pd.DataFrame:
             "delete results/evaluate and run the workflow again."
         )
     return paired
+
+
+def _reported(path: Path) -> pd.DataFrame:
+    items = pq.read_table(path).to_pandas()
+    return items[(items["arm"] == "tool") & (items["repeat"] == 0) & (items["sample"] == 0)]
 
 
 def _measures(items: pd.DataFrame) -> list[dict[str, Any]]:

@@ -53,7 +53,7 @@ class Progress:
 
     def __init__(self, run: Run, metrics: Path, from_step: int, loggers: Loggers) -> None:
         self.run, self.metrics, self.loggers = run, metrics, loggers
-        self.step, self.position, self.saved = from_step, 0, from_step
+        self.step, self.position = from_step, 0
         self.watchdog = Watchdog(run.config["watchdog"], bool(run.config["agent"]["tools"]))
 
     def __call__(self) -> int:
@@ -84,24 +84,20 @@ class Progress:
             seconds * (self.run.steps - self.step),
         )
         self.loggers.log(self.step, values)
-        self._delete_old_checkpoints()
+        best = checkpoints.best_validated(self.run.work, checkpoints.complete(self.run.work))
+        # the rollouts of this step may still be being written
+        checkpoints.prune(
+            self.run.work, self.run.config["train"]["keep_checkpoints"], self.step - 1, {best} if best else ()
+        )
         for alarm in self.watchdog.observe(self.step, values):
             cli.log.warning("train: watchdog: %s%s", alarm.message, "; stopping" if alarm.stop else "")
             attempts.note_alarm(self.run.work, alarm.record())
             if alarm.stop:
                 raise Stopped(alarm)
 
-    def _delete_old_checkpoints(self) -> None:
-        if (newest := checkpoints.latest(self.run.work)) > self.saved:
-            self.saved = newest
-            best = checkpoints.best_validated(self.run.work, checkpoints.complete(self.run.work))
-            keep = self.run.config["train"]["keep_checkpoints"]
-            checkpoints.prune(self.run.work, keep, {best} if best else ())
-
 
 def main(arguments: argparse.Namespace) -> None:
     config, out = arguments.settings, arguments.out.resolve()
-    train = config["train"]
     defaults = settings.verl_defaults()
     for section in ("train", "rollout"):
         settings.check_overrides(section, config[section]["overrides"], defaults)
@@ -119,9 +115,8 @@ def main(arguments: argparse.Namespace) -> None:
         fingerprint,
     )
     with launch.exclusive(run.work) as lock:
-        checkpoints.repair(run.work)
-        keeps_best = train["validate_every"] > 0
-        checkpoints.need_room(run.work, run.start_model, train["keep_checkpoints"], keeps_best)
+        checkpoints.repair(run.work, _recorded_step(run))
+        checkpoints.need_room(run.work, run.start_model, config["train"])
         stopped = None
         if checkpoints.latest(run.work) < run.steps:
             stopped = _train(run, defaults, arguments.threads, lock, out / "loggers")
@@ -240,6 +235,16 @@ def _merged_records(work: Path) -> dict[int, dict[str, Any]]:
 def _last_step(work: Path) -> int:
     steps = [entry["step"] for file in work.glob("metrics-*.jsonl") for entry in _read_lines(file)]
     return max(steps, default=0)
+
+
+def _recorded_step(run: Run) -> int:
+    """The last step up to which every step has its metrics and all its rollouts."""
+    logged = {entry["step"] for file in run.work.glob("metrics-*.jsonl") for entry in _read_lines(file)}
+    expected = run.config["train"]["batch_size"] * run.config["train"]["rollouts_per_prompt"]
+    step = 0
+    while step + 1 in logged and contracts.rollout_count(run.work / "rollouts", step + 1) == expected:
+        step += 1
+    return step
 
 
 def _episodes(work: Path) -> pd.DataFrame:

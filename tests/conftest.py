@@ -97,7 +97,7 @@ def results(request: pytest.FixtureRequest) -> Path:
     if re.search(r"^rule warm_start:", plan.stdout + plan.stderr, re.MULTILINE):
         kills = [
             Kill("during the warm start", log_says("warm_start", "step 100/")),
-            Kill("while a checkpoint is written", writes_checkpoint(8)),
+            Kill("while a checkpoint is written", writes_checkpoint(8), whole_machine=True),
             Kill("while the model is exported", log_says("train", "exporting the model")),
         ]
         request.config.cache.set(KILLS_KEY, run_with_kills(ROOT, kills))

@@ -132,8 +132,9 @@ def evaluate(config: dict) -> None:
         for row in table:
             record = {
                 "input": row["prompt"][1]["content"], "output": "#### 1", "score": 0.0,
-                "gts": row["reward_model"]["ground_truth"], "index": row["extra_info"]["index"], "arm": "tool",
-                "agent_loop": "" if DEFECT == "no agent_name" else "tool_agent",
+                "gts": row["reward_model"]["ground_truth"],
+                **{name: row["extra_info"][name] for name in ("index", "arm", "repeat", "sample")},
+                "agent_loop": "" if DEFECT == "no agent_name" else row["agent_name"],
                 "episode": Episode((Turn("#### 1"),)).to_json(),
                 "value_correct": 0, "format_ok": 1, "strict": 0, "no_answer": 0, "extracted": "1",
                 "first_submission_correct": 0, "oracle_gain": 0, "guess_depth": 0, "tool_calls": 1,

@@ -1,5 +1,6 @@
 """Kills a whole run of the workflow with SIGKILL, at moments that hurt, and starts the same command again."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 from conftest import environment
 
 COMMAND = [sys.executable, "-m", "snakemake", "--cores", "all", "results/report.html"]
@@ -21,6 +23,8 @@ class Kill:
 
     name: str
     due: Callable[[Path, float], bool]
+    whole_machine: bool = False
+    """Kills the process groups that the run has started, too, as a power failure would."""
 
 
 def log_says(log: str, text: str) -> Callable[[Path, float], bool]:
@@ -68,7 +72,11 @@ def run_with_kills(folder: Path, kills: Sequence[Kill], command: Sequence[str] =
         finally:
             killed = process.poll() is None
             if killed:
+                others = psutil.Process(process.pid).children(recursive=True)
                 os.killpg(process.pid, signal.SIGKILL)
+                for other in others if kill and kill.whole_machine else []:
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        other.kill()
                 process.wait()
         if killed and kill:
             print(f"killed: {kill.name}", flush=True)

@@ -57,6 +57,7 @@ def run(prepared: Path, config: dict, tmp_path: Path, monkeypatch: pytest.Monkey
                 data=prepared / "data",
                 model=prepared / "base" / "model",
                 code="test",
+                scorer="test",
                 threads=1,
                 out=tmp_path / "out",
             )
@@ -92,10 +93,10 @@ def test_a_silent_failure_of_training_is_caught(run: Run, tmp_path: Path, defect
 
 
 SILENT_EVALUATIONS = {
-    "N short": "7 rows for 8 test items",
+    "N short": "31 rows for 32 test items and arms",
     "missing dump": "without the validation dump",
     "val_only trains": "trained instead of only evaluating",
-    "no agent_name": "8 of 8 episodes did not run in the agent loop tool_agent",
+    "no agent_name": "16 of 16 episodes did not run in the agent loop tool_agent",
     "no ground truth": "tool calls ended in an error of the tool itself",
 }
 
@@ -141,6 +142,17 @@ def test_a_changed_configuration_never_continues(run: Run) -> None:
     assert [a["from_step"] for a in manifest.read_json(out / "manifest.json")["attempts"]] == [0]
 
 
+def test_a_kill_between_a_checkpoint_and_its_metrics(run: Run, tmp_path: Path) -> None:
+    """The checkpoint is complete, but the step's metrics are lost: the step is trained again from the one before."""
+    with pytest.raises(UserError):
+        run("train", "dies at step 3", train={"steps": 4, "save_every": 1, "keep_checkpoints": 2})
+    metrics = next((tmp_path / "out" / "checkpoints").glob("*/metrics-001.jsonl"))
+    metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:2]))
+    out = run("train", train={"steps": 4, "save_every": 1, "keep_checkpoints": 2})
+    record = manifest.read_json(out / "manifest.json")
+    assert [a["from_step"] for a in record["attempts"]] == [0, 2]
+
+
 def test_how_a_run_is_watched_does_not_start_it_afresh(run: Run, config: dict) -> None:
     with pytest.raises(UserError):
         run("train", "dies at step 3")
@@ -184,15 +196,20 @@ def test_checkpoints_are_pruned_and_half_written_ones_removed(tmp_path: Path) ->
     tracker = tmp_path / checkpoints.TRACKER
     tracker.write_text("6")
     assert checkpoints.complete(tmp_path) == [2, 4, 6]
-    checkpoints.repair(tmp_path)
-    assert not (tmp_path / "global_step_8").exists()
-    checkpoints.prune(tmp_path, keep=1, protected={2})
+    checkpoints.repair(tmp_path, recorded_step=7)
+    assert not (tmp_path / "global_step_8").exists() and checkpoints.latest(tmp_path) == 6
+    checkpoints.prune(tmp_path, keep=1, recorded_step=7, protected={2})
     assert checkpoints.complete(tmp_path) == [2, 6]
+    checkpoints.prune(tmp_path, keep=1, recorded_step=5)
+    assert checkpoints.complete(tmp_path) == [2, 6], "nothing is deleted for a checkpoint whose step is not recorded"
+    checkpoints.repair(tmp_path, recorded_step=5)
+    assert checkpoints.complete(tmp_path) == [2], "the metrics of step 6 were lost by the kill"
+    (tmp_path / "global_step_4").mkdir()
     tracker.write_text("")  # killed between opening and writing it
-    checkpoints.repair(tmp_path)
+    checkpoints.repair(tmp_path, recorded_step=4)
     assert checkpoints.complete(tmp_path) == [2]
     tracker.write_text("")
-    checkpoints.repair(tmp_path)
+    checkpoints.repair(tmp_path, recorded_step=4)
     assert checkpoints.latest(tmp_path) == 0 and not list(tmp_path.glob("global_step_*"))
 
 

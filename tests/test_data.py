@@ -76,7 +76,7 @@ def tokenizer():
     problems = [TASK.problem(row) for row in generate(300, 10, seed=1)[0]]
     conversations = TASK.demonstrations(problems, [TOOL], 0.5, random.Random(0))
     tools = [dict(TASK.tools[TOOL].schema)]
-    return embedded.tokenizer_for(conversations, [TASK.prompt(p.question, [TOOL]) for p in problems], tools, 800)
+    return embedded.tokenizer_for(conversations, [[TASK.prompt(p.question, [TOOL]) for p in problems]], tools, 800)
 
 
 def test_only_the_assistants_tokens_are_trained_on(tokenizer) -> None:

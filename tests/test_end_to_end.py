@@ -19,8 +19,10 @@ from toolrl.tasks import load_task
 pytestmark = pytest.mark.e2e
 
 
-def items(results: Path, model: str) -> list[dict]:
-    return pq.read_table(results / "evaluate" / model / "items.parquet").to_pylist()
+def items(results: Path, model: str, arm: str = "tool") -> list[dict]:
+    """The reported evaluation of an arm, in the order of the items."""
+    rows = pq.read_table(results / "evaluate" / model / "items.parquet").to_pylist()
+    return [row for row in rows if (row["arm"], row["repeat"], row["sample"]) == (arm, 0, 0)]
 
 
 def metrics(results: Path) -> list[dict]:
@@ -90,7 +92,7 @@ def test_nothing_is_planned_when_nothing_changed(results: Path) -> None:
     assert planned(ROOT) == set()
 
 
-ALL = {"download", "prepare_model", "preprocess", "warm_start", "train", "evaluate", "report"}
+ALL = {"download", "prepare_model", "preprocess", "warm_start", "preflight", "train", "evaluate", "report"}
 
 
 def planned(folder: Path, *arguments: str) -> set[str]:
@@ -138,9 +140,12 @@ def touch_everything(folder: Path) -> None:
 
 CHANGES = {
     "number of training rows": (edit_config("data.procedural.train_rows", 7000), ALL),
-    "learning rate": (edit_config("train.learning_rate", 2.0e-4), {"train", "evaluate", "report"}),
-    "reward shaping": (edit_config("reward.format", 0.1), {"train", "evaluate", "report"}),
-    "warm start epochs": (edit_config("warm_start.epochs", 1), {"warm_start", "train", "evaluate", "report"}),
+    "learning rate": (edit_config("train.learning_rate", 2.0e-4), {"preflight", "train", "evaluate", "report"}),
+    "reward shaping": (edit_config("reward.format", 0.1), {"preflight", "train", "evaluate", "report"}),
+    "warm start epochs": (
+        edit_config("warm_start.epochs", 1),
+        {"warm_start", "preflight", "train", "evaluate", "report"},
+    ),
     "evaluation sample count": (edit_config("evaluate.max_items", 200), {"evaluate", "report"}),
     "report title": (edit_config("report.title", "Another"), {"report"}),
     "report template": (append("report/template.html", "<!-- changed -->\n"), {"report"}),
@@ -177,7 +182,7 @@ def test_the_seed_experiment_plans_every_stage_with_its_gpus(workflow: Path) -> 
             gpu = re.search(r"\bgpu=(\d+)", job)
             gpus[name[1]] = int(gpu[1]) if gpu else 0
     assert gpus == {
-        "download": 0, "prepare_model": 0, "preprocess": 0, "train": 8, "evaluate": 8, "report": 0,
+        "download": 0, "prepare_model": 0, "preprocess": 0, "preflight": 0, "train": 8, "evaluate": 8, "report": 0,
     }  # fmt: skip
 
 

@@ -29,7 +29,8 @@ def test_a_task_outside_the_package_runs_by_config_alone(workflow: Path) -> None
         "model": {"source": "path", "path": str(_any_model(workflow))},
         "agent": {"tools": ["calculator"], "max_prompt_length": 1500, "max_response_length": 24},
         "warm_start": {"enabled": False},
-        "evaluate": {"max_items": 5},
+        "train": {"batch_size": 8, "mini_batch_size": 8},
+        "evaluate": {"max_items": 5, "arms": ["tool", "no_tool"], "repeats": 0, "samples": 2},
     }
     (workflow / "sums.yaml").write_text(yaml.safe_dump(experiment))
     result = snakemake(workflow, "results/evaluate/start/manifest.json", "--configfile", "sums.yaml")
@@ -37,8 +38,11 @@ def test_a_task_outside_the_package_runs_by_config_alone(workflow: Path) -> None
     data = json.loads((workflow / "results" / "data" / "manifest.json").read_text())
     assert data["rows"] == {"train": 8, "test": 8} and data["tools"] == ["calculator"]
     items = pq.read_table(workflow / "results" / "evaluate" / "start" / "items.parquet").to_pylist()
-    assert [item["ground_truth"] for item in items] == [str(2 * n + 4) for n in range(5)]
-    assert all(item["output"] for item in items)
+    places = [("no_tool", 0), ("tool", 0), ("tool", 1), ("tool", 2)]
+    assert [(item["arm"], item["sample"]) for item in items] == [place for place in places for _ in range(5)]
+    assert [item["ground_truth"] for item in items] == [str(2 * n + 4) for n in range(5)] * 4
+    outputs = [[item["output"] for item in items if (item["arm"], item["sample"]) == place] for place in places]
+    assert all(all(part) for part in outputs) and outputs[2] != outputs[3], "samples have seeds of their own"
 
 
 def _any_model(folder: Path) -> Path:

@@ -114,6 +114,9 @@ def _agent_problems(config: Mapping[str, Any]) -> Iterator[str]:
         yield f"agent.agent_name must be one of {', '.join(known)}, not {agent['agent_name']!r}; see agent.loops."
     if agent["agent_name"] == "tool_agent" and not agent["tools"] and not agent["tool_config"]:
         yield "agent.tools is empty: name a tool, or set agent.agent_name to single_turn_agent."
+    with_tools = agent["tools"] or agent["tool_config"]
+    if not with_tools and config["evaluate"]["arms"] != ["no_tool"]:
+        yield "evaluate.arms must be [no_tool], as agent.tools is empty: there is no tool to offer or withhold."
     if agent["tool_config"]:
         yield from _missing_file(agent["tool_config"], "agent.tool_config", "it is set")
     for name, reference in agent["loops"].items():

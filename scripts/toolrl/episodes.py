@@ -48,7 +48,7 @@ class Episode:
         return self.turns[-1].content if self.turns else ""
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), ensure_ascii=False)
+        return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> "Episode":

@@ -9,16 +9,13 @@ from pathlib import Path
 PACKAGE = "toolrl"
 
 
-def code_digest(*scripts: Path, data_files: Iterable[Path] = ()) -> str:
+def code_digest(*scripts: Path, root: Path, data_files: Iterable[Path] = ()) -> str:
     """First 16 hex digits of the sha256 over scripts, the modules of ours that they import (also through others),
-    and files that they read, such as a template.
-
-    The first script's folder holds the package.
+    and files that they read, such as a template. `root` is the folder that holds the package.
 
     Comments, docstrings and layout do not count; neither do modules that the script never imports.
     """
-    root = scripts[0].resolve().parent
-    paths = sorted(_closure([script.resolve() for script in scripts], root))
+    paths = sorted(_closure([script.resolve() for script in scripts], root.resolve()))
     parts = [f"{path.name}:{_normalised(path)}" for path in paths]
     parts += [f"{path.name}:{path.read_text(encoding='utf-8')}" for path in data_files]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

@@ -105,11 +105,18 @@ def _without(text: str, parts: Sequence[str]) -> str:
 
 def tokenizer_for(
     conversations: list[list[Message]],
-    prompts: list[list[Message]],
+    prompts: Sequence[list[list[Message]]],
     tools: list[dict[str, Any]],
     vocab_size: int,
 ) -> Any:
-    """The tokenizer of a task: trained on its conversations, with what its prompts and calls share as single tokens."""
+    """The tokenizer of a task: trained on its conversations, with what its prompts and calls share as single tokens.
+
+    Args:
+        conversations: of the warm start.
+        prompts: for each kind of prompt (with tools, without), some of them.
+        tools: the schemas of the offered tools.
+        vocab_size: the most tokens it may have.
+    """
     from transformers.utils.chat_template_utils import render_jinja_template
 
     def render(chats: list[list[Message]], add_generation_prompt: bool) -> list[str]:
@@ -126,7 +133,8 @@ def tokenizer_for(
         for tool in tools
         for argument in tool["function"]["parameters"]["properties"]
     ]
-    return make_tokenizer(render(conversations, False), shared_parts(render(prompts, True)) + calls, vocab_size)
+    shared = [part for kind in prompts for part in shared_parts(render(kind, True))]
+    return make_tokenizer(render(conversations, False), list(dict.fromkeys(shared + calls)), vocab_size)
 
 
 def make_model(tokenizer: Any, shape: Mapping[str, int], seed: int) -> Any:

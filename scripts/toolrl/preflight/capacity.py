@@ -48,10 +48,7 @@ def context_window(inputs: Inputs) -> Iterator[str]:
 
 
 def disk(inputs: Inputs) -> Iterator[str]:
-    train = inputs.config["train"]
-    problem = checkpoints.room_problem(
-        inputs.work, inputs.model, train["keep_checkpoints"], train["validate_every"] > 0
-    )
+    problem = checkpoints.room_problem(inputs.work, inputs.model, inputs.config["train"])
     yield from [problem] if problem else []
 
 

@@ -7,9 +7,11 @@ it resumes, what earlier attempts saved.
 
 import json
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
+from toolrl import manifest
 from toolrl.errors import UserError
 from toolrl.models.sources import parameter_count
 
@@ -43,26 +45,32 @@ def complete(work: Path) -> list[int]:
     return [step for step in _steps(work) if step <= newest]
 
 
-def repair(work: Path) -> None:
-    """Removes what a killed attempt left half written, so that verl continues from the newest complete checkpoint.
+def repair(work: Path, recorded_step: int) -> None:
+    """Removes what a killed attempt left half done, so that verl continues from the newest checkpoint to be trusted.
 
-    Where the kill hit the tracker itself, the newest checkpoint cannot be trusted, but the one before it can.
+    That is a complete one all of whose steps are recorded: verl saves a checkpoint before it logs the step's metrics
+    and dumps its rollouts, and after a kill in between they would be missing for ever. Where the kill hit the tracker
+    itself, the newest checkpoint may be incomplete.
+
+    Args:
+        work: the training's folder.
+        recorded_step: the last step up to which every step has its metrics and rollouts.
     """
     steps = _steps(work)
-    if steps and not latest(work):
-        trusted = steps[:-1]
-        if trusted:
-            (work / TRACKER).write_text(str(trusted[-1]))
-        else:
-            (work / TRACKER).unlink(missing_ok=True)
+    finished = complete(work) if latest(work) else steps[:-1]
+    trusted = max((step for step in finished if step <= recorded_step), default=0)
     for step in steps:
-        if step > latest(work):
+        if step > trusted:
             shutil.rmtree(folder(work, step))
+    if trusted:
+        manifest.write_text(work / TRACKER, str(trusted))
+    else:
+        (work / TRACKER).unlink(missing_ok=True)
 
 
-def prune(work: Path, keep: int, protected: Collection[int] = ()) -> None:
-    """Deletes complete checkpoints except the newest `keep` and the protected ones."""
-    steps = complete(work)
+def prune(work: Path, keep: int, recorded_step: int, protected: Collection[int] = ()) -> None:
+    """Deletes checkpoints except the newest `keep` up to the last recorded step, later ones, and the protected ones."""
+    steps = [step for step in complete(work) if step <= recorded_step]
     for step in steps[:-keep]:
         if step not in protected:
             shutil.rmtree(folder(work, step), ignore_errors=True)
@@ -77,15 +85,18 @@ def bytes_each(model: Path) -> int:
     return parameter_count(model) * (MASTER_BYTES + OPTIMIZER_BYTES + EXPORT_BYTES)
 
 
-def room_problem(work: Path, model: Path, keep: int, keeps_best: bool) -> str | None:
+def room_problem(work: Path, model: Path, train: Mapping[str, Any]) -> str | None:
     """A sentence if the disk lacks room for what training will keep at once, else None.
 
-    That is `keep` checkpoints, one that is being written, the best validated one, and the exported model; what
-    earlier attempts hold already counts as room.
+    That is `keep_checkpoints`, one that is being written, one more where every step is saved (an old one goes when the
+    next step is recorded), the best validated one, and the exported model; what earlier attempts hold already counts
+    as room.
     """
     work.mkdir(parents=True, exist_ok=True)
     each = bytes_each(model)
-    wanted = each * (keep + 1 + keeps_best) + parameter_count(model) * EXPORT_BYTES
+    keep = train["keep_checkpoints"]
+    most = keep + 1 + (train["save_every"] == 1) + (train["validate_every"] > 0)
+    wanted = each * most + parameter_count(model) * EXPORT_BYTES
     files = [file for step in complete(work) for file in folder(work, step).rglob("*")]
     held = sum(file.stat().st_size for file in files if file.is_file())
     free = shutil.disk_usage(work).free
@@ -98,9 +109,9 @@ def room_problem(work: Path, model: Path, keep: int, keeps_best: bool) -> str | 
     )
 
 
-def need_room(work: Path, model: Path, keep: int, keeps_best: bool) -> None:
+def need_room(work: Path, model: Path, train: Mapping[str, Any]) -> None:
     """Raises a UserError where `room_problem` finds one."""
-    if problem := room_problem(work, model, keep, keeps_best):
+    if problem := room_problem(work, model, train):
         raise UserError(problem)
 
 

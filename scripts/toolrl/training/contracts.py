@@ -52,15 +52,22 @@ def check_records(records: Mapping[int, Mapping[str, Any]], steps: int) -> None:
 def check_rollouts(folder: Path, steps: int, expected: int) -> None:
     """Every step's rollouts were dumped, and none is missing (verl pads what failed, in silence)."""
     for step in range(1, steps + 1):
-        dump = folder / f"{step}.jsonl"
-        if not dump.is_file():
+        count = rollout_count(folder, step)
+        if count is None:
             raise UserError(f"the rollouts of step {step} are missing from {folder}.")
-        with open(dump, encoding="utf-8") as handle:
-            count = sum(1 for _ in handle)
         if count != expected:
             raise UserError(
                 f"step {step} was trained on {count} rollouts instead of {expected}: episodes failed; see verl.log."
             )
+
+
+def rollout_count(folder: Path, step: int) -> int | None:
+    """How many rollouts of a step were dumped; None if there is no dump."""
+    dump = folder / f"{step}.jsonl"
+    if not dump.is_file():
+        return None
+    with open(dump, "rb") as handle:
+        return sum(line.endswith(b"\n") for line in handle)
 
 
 def check_episodes(episodes: pd.DataFrame, agent_name: str) -> None:

@@ -16,7 +16,8 @@ from toolrl.manifest import digest
 
 
 class NamedAgentLoop:
-    """Any agent loop, with its name on every episode, and a seed of its own in every request of a deterministic run.
+    """Any agent loop, with its name on every episode, and for its requests a seed of their own (in a deterministic run)
+    and the temperature of the row (in an evaluation).
 
     verl's `full_determinism` gives all requests one seed, so that all rollouts of a prompt would be the same; here the
     seed is that of the run, the step, the row and the rollout.
@@ -28,6 +29,9 @@ class NamedAgentLoop:
         self._loop = load(loop)(trainer_config=trainer_config, **arguments)
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> Any:
+        info = row.get("extra_info") or {}
+        if info.get("temperature") is not None:
+            sampling_params = {**sampling_params, "temperature": float(info["temperature"]), "top_p": 1.0, "top_k": -1}
         if self._seed is not None:
             sampling_params = {**sampling_params, "seed": request_seed(self._seed, row)}
         output = await self._loop.run(sampling_params, **row)
@@ -39,6 +43,8 @@ class NamedAgentLoop:
 def request_seed(seed: int, row: dict[str, Any]) -> int:
     """A 31-bit seed from the run's seed and what tells this rollout from all others of the run."""
     place = [int(row[key]) for key in ("global_steps", "index", "session_id")]
+    info = row.get("extra_info") or {}
+    place += [int(info.get(key) or 0) for key in ("repeat", "sample")]
     return int(digest([seed, *place]), 16) % 2**31
 
 

@@ -11,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.json
 
+from toolrl.arms import PLACE
 from toolrl.episodes import Measures
 from toolrl.errors import UserError
 
@@ -19,6 +20,8 @@ ITEM_SCHEMA = pa.schema(
     [
         ("index", pa.int64()),
         ("arm", pa.string()),
+        ("repeat", pa.int64()),
+        ("sample", pa.int64()),
         ("prompt_hash", pa.string()),
         ("question", pa.string()),
         ("ground_truth", pa.string()),
@@ -43,38 +46,50 @@ def read_validation(path: Path) -> list[dict[str, Any]]:
         return [json.loads(line) for line in handle]
 
 
-def items_table(records: Sequence[Mapping[str, Any]], questions: Mapping[int, str]) -> pa.Table:
-    """One row per record, in the order of arm and index.
+def items_table(records: Sequence[Mapping[str, Any]], evaluated: pa.Table) -> pa.Table:
+    """One row per record, in the order of arm, repeat, sample and index.
+
+    Args:
+        records: of the dump.
+        evaluated: the rows that were to be evaluated (`toolrl.arms.evaluated_rows`).
 
     Raises:
         UserError: when items are missing or stand twice.
     """
-    expected = set(questions)
-    found = [int(record["index"]) for record in records]
-    if len(found) != len(set(found)) or set(found) != expected:
-        missing = sorted(expected - set(found))[:3]
+    expected = {_place(row["extra_info"]): row["extra_info"]["question"] for row in evaluated.to_pylist()}
+    found = [_place(record) for record in records]
+    if len(found) != len(set(found)) or set(found) != set(expected):
+        missing = sorted(set(expected) - set(found))[:3]
         raise UserError(
-            f"the evaluation has {len(found)} rows for {len(expected)} test items"
+            f"the evaluation has {len(found)} rows for {len(expected)} test items and arms"
             + (f" (missing: {missing})" if missing else " (some stand twice)")
             + ": its result would be wrong; run it again, and see verl.log."
         )
     rows = []
-    for record in sorted(records, key=lambda record: (record["arm"], record["index"])):
+    for place, record in sorted(zip(found, records), key=lambda pair: (*pair[0][1:], pair[0][0])):
         row = {
-            "index": int(record["index"]),
-            "arm": record["arm"],
-            "prompt_hash": hashlib.sha256(record["input"].encode()).hexdigest()[:16],
-            "question": questions[int(record["index"])],
+            **dict(zip(PLACE, place)),
+            "prompt_hash": hashlib.sha256(encodable(record["input"]).encode()).hexdigest()[:16],
+            "question": expected[place],
             "ground_truth": record["gts"],
-            "output": record["output"],
-            "episode": record["episode"],
+            "output": encodable(record["output"]),
+            "episode": encodable(record["episode"]),
             "reward": float(record["score"]),
         }
         for field in ITEM_SCHEMA.names[len(row) :]:
             value = record[field]
-            row[field] = bool(value) if ITEM_SCHEMA.field(field).type == pa.bool_() else value
+            row[field] = bool(value) if ITEM_SCHEMA.field(field).type == pa.bool_() else encodable(value)
         rows.append(row)
     return pa.Table.from_pylist(rows, schema=ITEM_SCHEMA)
+
+
+def _place(record: Mapping[str, Any]) -> tuple[int, str, int, int]:
+    return int(record["index"]), str(record["arm"]), int(record["repeat"]), int(record["sample"])
+
+
+def encodable(value: Any) -> Any:
+    """A text with its lone surrogates, which UTF-8 cannot hold, written as escapes; other values as they are."""
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
 def read_episodes(folder: Path) -> pd.DataFrame:

@@ -9,6 +9,7 @@ from uuid import uuid4
 from verl import DataProto
 from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 
+from toolrl.arms import offers_tools
 from toolrl.episodes import Episode, RewardTerm, Shaping, Turn, measure, reward, with_terms
 from toolrl.extensions import load
 from toolrl.tasks import load_task
@@ -37,14 +38,15 @@ class EpisodeRewardManager(RewardManagerBase):
         info = fields["extra_info"]
         episode = self._episode(extra.get("episode"), item)
         ground_truth = fields["reward_model"]["ground_truth"]
-        measures = measure(episode, ground_truth, self._task, self._offered)
+        arm = str(info.get("arm") or "tool")
+        measures = measure(episode, ground_truth, self._task, self._offered if offers_tools(arm) else [])
         result = reward(measures, extra.get("tool_rewards") or [], self._shaping)
         result = with_terms(result, self._terms, episode, measures, ground_truth)
         values = {
             **{f"reward_{name}": float(value) for name, value in result.parts.items()},
             **{name: _plain(value) for name, value in asdict(measures).items()},
         }
-        if self._notes:
+        if self._notes and info["split"] == "train":
             with open(self._notes, "a", encoding="utf-8") as handle:
                 place = {"step": int(fields["global_steps"]), "index": int(info["index"]), "reward": result.total}
                 handle.write(json.dumps({**place, "agent_loop": extra.get("agent_loop", ""), **values}) + "\n")
@@ -52,7 +54,9 @@ class EpisodeRewardManager(RewardManagerBase):
             "reward_score": result.total,
             "reward_extra_info": {
                 "index": int(info["index"]),
-                "arm": str(info.get("arm") or "tool"),
+                "arm": arm,
+                "repeat": int(info.get("repeat") or 0),
+                "sample": int(info.get("sample") or 0),
                 "agent_loop": str(extra.get("agent_loop", "")),
                 "episode": episode.to_json(),
                 **values,

@@ -264,9 +264,13 @@ def training_options(config: Mapping[str, Any], paths: Paths, total_steps: int) 
     }
 
 
-def evaluation_options() -> dict[str, Any]:
-    """Validation only; what concerns training is set to the smallest values that verl accepts."""
+def evaluation_options(seed: int) -> dict[str, Any]:
+    """Validation only; what concerns training is set to the smallest values that verl accepts.
+
+    Sampled arms have the seed in their requests, whether or not training is deterministic.
+    """
     return {
+        "+toolrl.request_seed": seed,
         "data.train_batch_size": 1,
         "data.train_max_samples": 1,
         f"{ACTOR}.ppo_mini_batch_size": 1,
