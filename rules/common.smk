@@ -1,5 +1,6 @@
 """Helpers of the rules: the checked configuration, what each stage depends on, and its resources. No rules here."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -14,13 +15,24 @@ from toolrl.fingerprint import code_digest
 from toolrl.locks import acquire
 from toolrl.manifest import canonical_json
 from toolrl.preflight.environment import lock_name
+from toolrl.runs import Owners, all_runs, start_stage
 
 SCRIPTS = Path(workflow.basedir) / "scripts"
 
 try:
     configuration.check(config)
+    RUNS = {run.root: run for run in all_runs(config)}
+    for run in RUNS.values():
+        configuration.check_run(run.config, run.name)
+    owner = Owners(list(RUNS.values()))
 except UserError as error:
     raise WorkflowError(str(error)) from None
+
+
+wildcard_constraints:
+    root="|".join(map(re.escape, RUNS)),
+    model="start|trained",
+    stage="train|evaluate",
 
 
 FOLDER_LOCK = []
@@ -37,23 +49,46 @@ def hold_folder():
 
 
 def settings(stage):
-    """The part of the configuration that a stage reads, as one canonical JSON text: key order cannot rerun it."""
-    return canonical_json(configuration.stage_settings(config, stage))
+    """The part of a run's configuration that a stage reads, as one canonical JSON text: key order cannot rerun it."""
+
+    def of_run(wildcards):
+        return canonical_json(
+            configuration.stage_settings(RUNS[wildcards.root].config, stage)
+        )
+
+    return of_run
 
 
-def task_module():
-    """The file of the configured task: it is loaded by name, so no import leads to it."""
-    built_in = SCRIPTS / "toolrl" / "tasks" / f"{config['task']}.py"
-    return built_in if built_in.is_file() else Path(config["task"])
+def task_module(run_config):
+    """The file of a task: it is loaded by name, so no import leads to it."""
+    built_in = SCRIPTS / "toolrl" / "tasks" / f"{run_config['task']}.py"
+    return built_in if built_in.is_file() else Path(run_config["task"])
 
 
-def code(stage, *loaded, data_files=()):
-    """A digest of the code behind a stage's script; `loaded` are files that it loads by name."""
-    script = SCRIPTS / f"{stage}.py"
-    return code_digest(
-        script, task_module(), *loaded, root=SCRIPTS, data_files=data_files
+def code(stage, loaded_by_verl=False):
+    """A digest of the code behind a stage's script, with what it or verl loads by name."""
+
+    def of_run(wildcards):
+        run_config = RUNS[wildcards.root].config
+        loaded = [SCRIPTS / f"{stage}.py", task_module(run_config)]
+        if loaded_by_verl:
+            loaded += [*LOADED_BY_VERL, *user_files(run_config)]
+        return code_digest(*loaded, root=SCRIPTS)
+
+    return of_run
+
+
+LOADED_BY_VERL = [
+    SCRIPTS / "toolrl" / name
+    for name in (
+        "verl_bridge/agent_loop.py",
+        "verl_bridge/reward.py",
+        "verl_bridge/sampler.py",
+        "verl_bridge/tools.py",
+        "cpu/verl_platform.py",
+        "cpu/vllm_plugin.py",
     )
-
+]
 
 HEAVY_ENVIRONMENT = (
     "../envs/sglang.yaml"
@@ -61,43 +96,60 @@ HEAVY_ENVIRONMENT = (
     else "../envs/train.yaml"
 )
 
-LOADED_BY_VERL = [
-    *(
-        SCRIPTS / "toolrl" / name
-        for name in (
-            "verl_bridge/agent_loop.py",
-            "verl_bridge/reward.py",
-            "verl_bridge/sampler.py",
-            "verl_bridge/tools.py",
-            "cpu/verl_platform.py",
-            "cpu/vllm_plugin.py",
-        )
-    ),
-    *user_files(config),
-]
+
+def made_by(stage, file):
+    """A stage's file, in the folder of the run that owns the stage."""
+    return lambda wildcards: f"{owner(wildcards.root, stage)}/{file}"
 
 
 def local_inputs(*keys):
     """The user's own files that a stage reads, by dotted key, where they are set and used."""
-    paths = []
-    for key in keys:
-        section, *rest = key.split(".")
-        value = lookup(dpath=key.replace(".", "/"), within=config)
-        if value and config[section].get("source", rest[0]) == rest[0]:
-            paths.append(value)
-    return paths
+
+    def of_run(wildcards):
+        run_config, paths = RUNS[wildcards.root].config, []
+        for key in keys:
+            section, *rest = key.split(".")
+            value = lookup(dpath=key.replace(".", "/"), within=run_config)
+            if value and run_config[section].get("source", rest[0]) == rest[0]:
+                paths.append(value)
+        return paths
+
+    return of_run
 
 
-MODEL_FOLDER = "results/models/{}/model"
-START_MODEL = "start" if config["warm_start"]["enabled"] else "base"
+def start_model(file):
+    """A file of the model that training starts from: the base model, or the one after the warm start."""
+
+    def of_run(wildcards):
+        stage = start_stage(RUNS[wildcards.root].config)
+        folder = "start" if stage == "warm_start" else "base"
+        return f"{owner(wildcards.root, stage)}/models/{folder}/{file}"
+
+    return of_run
 
 
-def model_folder(name):
-    """The folder of the start model or the trained one."""
-    return (
-        "results/train/model" if name == "trained" else MODEL_FOLDER.format(START_MODEL)
-    )
+def evaluated_model(file):
+    """A file of the start model or of the trained one."""
+
+    def of_run(wildcards):
+        if wildcards.model == "start":
+            return start_model(file)(wildcards)
+        return made_by("train", f"train/{file}")(wildcards)
+
+    return of_run
 
 
-def model_manifest(name):
-    return model_folder(name).removesuffix("model") + "manifest.json"
+def run_folders():
+    """For each run, its configuration and the folders of its stages' owners, as the report reads them."""
+    folders = {
+        run.name: {
+            "root": root,
+            "config": run.config,
+            "data": f"{owner(root, 'preprocess')}/data",
+            "train": f"{owner(root, 'train')}/train",
+            "start": f"{owner(root, 'evaluate_start')}/evaluate/start",
+            "trained": f"{owner(root, 'evaluate_trained')}/evaluate/trained",
+        }
+        for root, run in RUNS.items()
+    }
+    return folders

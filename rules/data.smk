@@ -11,13 +11,13 @@ rule download:
     input:
         local=local_inputs("data.path.train", "data.path.test"),
     output:
-        train="results/data/raw/train.jsonl",
-        test="results/data/raw/test.jsonl",
-        manifest="results/data/raw/manifest.json",
+        train="{root}/data/raw/train.jsonl",
+        test="{root}/data/raw/test.jsonl",
+        manifest="{root}/data/raw/manifest.json",
     log:
-        "results/logs/download.log",
+        "{root}/logs/download.log",
     benchmark:
-        "results/benchmarks/download.tsv"
+        "{root}/benchmarks/download.tsv"
     conda:
         "../envs/light.yaml"
     threads: lookup(dpath="resources/light/threads", within=config)
@@ -35,21 +35,21 @@ rule download:
 rule preprocess:
     """Write agent-loop parquet with an explicit schema, and the tool config; measure the prompts."""
     input:
-        raw=rules.download.output.manifest,
-        train=rules.download.output.train,
-        test=rules.download.output.test,
-        model="results/models/base/manifest.json",
+        raw=made_by("download", "data/raw/manifest.json"),
+        train=made_by("download", "data/raw/train.jsonl"),
+        test=made_by("download", "data/raw/test.jsonl"),
+        model=made_by("prepare_model", "models/base/manifest.json"),
         tool_config=local_inputs("agent.tool_config"),
     output:
-        train="results/data/train.parquet",
-        validation="results/data/validation.parquet",
-        test="results/data/test.parquet",
-        tools="results/data/tools.yaml",
-        manifest="results/data/manifest.json",
+        train="{root}/data/train.parquet",
+        validation="{root}/data/validation.parquet",
+        test="{root}/data/test.parquet",
+        tools="{root}/data/tools.yaml",
+        manifest="{root}/data/manifest.json",
     log:
-        "results/logs/preprocess.log",
+        "{root}/logs/preprocess.log",
     benchmark:
-        "results/benchmarks/preprocess.tsv"
+        "{root}/benchmarks/preprocess.tsv"
     conda:
         "../envs/light.yaml"
     threads: lookup(dpath="resources/light/threads", within=config)
@@ -60,7 +60,7 @@ rule preprocess:
         settings=settings("preprocess"),
         code=code("preprocess"),
         data=subpath(input.raw, parent=True),
-        model=MODEL_FOLDER.format("base"),
+        model=made_by("prepare_model", "models/base/model"),
         out=subpath(output.manifest, parent=True),
     shell:
         "python scripts/preprocess.py --settings {params.settings:q} --data {params.data}"

@@ -7,18 +7,16 @@ results/evaluate/{start,trained}/items.parquet     one row per test item and arm
 rule evaluate:
     """Evaluate the start model or the trained one through the same agent loop as training."""
     input:
-        data=rules.preprocess.output.manifest,
-        model=lambda wildcards: model_manifest(wildcards.model),
-        preflight=ancient(rules.preflight.output.report),
+        data=made_by("preprocess", "data/manifest.json"),
+        model=evaluated_model("manifest.json"),
+        preflight=made_by("preflight_evaluate", "preflight/evaluate.json"),
     output:
-        rows="results/evaluate/{model}/items.parquet",
-        manifest="results/evaluate/{model}/manifest.json",
+        rows="{root}/evaluate/{model}/items.parquet",
+        manifest="{root}/evaluate/{model}/manifest.json",
     log:
-        "results/logs/evaluate_{model}.log",
+        "{root}/logs/evaluate_{model}.log",
     benchmark:
-        "results/benchmarks/evaluate_{model}.tsv"
-    wildcard_constraints:
-        model="start|trained",
+        "{root}/benchmarks/evaluate_{model}.tsv"
     retries: lookup(dpath="resources/retries", within=config)
     conda:
         HEAVY_ENVIRONMENT
@@ -29,11 +27,13 @@ rule evaluate:
         gpu=lookup(dpath="resources/evaluate/gpu", within=config),
     params:
         settings=settings("evaluate"),
-        code=code("evaluate", *LOADED_BY_VERL),
+        code=code("evaluate", loaded_by_verl=True),
         data=subpath(input.data, parent=True),
-        model=lambda wildcards: model_folder(wildcards.model),
-        scorer=code_digest(task_module(), root=SCRIPTS),
+        model=evaluated_model("model"),
+        scorer=lambda wildcards: code_digest(
+            task_module(RUNS[wildcards.root].config), root=SCRIPTS
+        ),
         out=subpath(output.manifest, parent=True),
     shell:
         "python scripts/evaluate.py --settings {params.settings:q} --data {params.data} --model {params.model}"
-        " --scorer {params.scorer} --threads {threads} --out {params.out} --log {log}"
+        " --code {params.code} --scorer {params.scorer} --threads {threads} --out {params.out} --log {log}"

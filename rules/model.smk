@@ -8,18 +8,18 @@ results/models/start/model     the base model after the warm start (if warm_star
 rule prepare_model:
     """Bring the base model: from the hub at a pinned revision, from a local folder, or made on the spot."""
     input:
-        data=(
-            [rules.download.output.manifest]
-            if config["model"]["source"] == "embedded"
+        data=lambda wildcards: (
+            [made_by("download", "data/raw/manifest.json")(wildcards)]
+            if RUNS[wildcards.root].config["model"]["source"] == "embedded"
             else []
         ),
     output:
-        model=directory("results/models/base/model"),
-        manifest="results/models/base/manifest.json",
+        model=directory("{root}/models/base/model"),
+        manifest="{root}/models/base/manifest.json",
     log:
-        "results/logs/prepare_model.log",
+        "{root}/logs/prepare_model.log",
     benchmark:
-        "results/benchmarks/prepare_model.tsv"
+        "{root}/benchmarks/prepare_model.tsv"
     conda:
         "../envs/train.yaml"
     threads: lookup(dpath="resources/light/threads", within=config)
@@ -41,15 +41,15 @@ rule prepare_model:
 rule warm_start:
     """Fine-tune the base model on the task's demonstrations, so that it speaks the tool format."""
     input:
-        raw=rules.download.output.manifest,
-        model=rules.prepare_model.output.manifest,
+        raw=made_by("download", "data/raw/manifest.json"),
+        model=made_by("prepare_model", "models/base/manifest.json"),
     output:
-        model=directory("results/models/start/model"),
-        manifest="results/models/start/manifest.json",
+        model=directory("{root}/models/start/model"),
+        manifest="{root}/models/start/manifest.json",
     log:
-        "results/logs/warm_start.log",
+        "{root}/logs/warm_start.log",
     benchmark:
-        "results/benchmarks/warm_start.tsv"
+        "{root}/benchmarks/warm_start.tsv"
     conda:
         "../envs/train.yaml"
     threads: lookup(dpath="resources/warm_start/threads", within=config)
@@ -61,7 +61,7 @@ rule warm_start:
         settings=settings("warm_start"),
         code=code("warm_start"),
         data=subpath(input.raw, parent=True),
-        model=MODEL_FOLDER.format("base"),
+        model=made_by("prepare_model", "models/base/model"),
         out=subpath(output.manifest, parent=True),
     shell:
         "python scripts/warm_start.py --settings {params.settings:q} --data {params.data}"

@@ -1,21 +1,21 @@
 """Checks before anything heavy starts.
 
-results/preflight.json     estimates of disk and GPU memory; exists if all is well
+results/preflight/{train,evaluate}.json     estimates of disk and GPU memory; they exist if all is well
 """
 
 
 rule preflight:
     """Check on a CPU what would otherwise fail after minutes: versions, template, parser, rows, batches, room."""
     input:
-        data=rules.preprocess.output.manifest,
-        model=model_manifest("start"),
+        data=made_by("preprocess", "data/manifest.json"),
+        model=start_model("manifest.json"),
         lock=f"locks/{lock_name(config['resources']['platform'], config['rollout']['backend'])}.txt",
     output:
-        report="results/preflight.json",
+        report="{root}/preflight/{stage}.json",
     log:
-        "results/logs/preflight.log",
+        "{root}/logs/preflight_{stage}.log",
     benchmark:
-        "results/benchmarks/preflight.tsv"
+        "{root}/benchmarks/preflight_{stage}.tsv"
     conda:
         HEAVY_ENVIRONMENT
     threads: lookup(dpath="resources/light/threads", within=config)
@@ -23,12 +23,12 @@ rule preflight:
         mem_mb=lookup(dpath="resources/light/mem_mb", within=config),
         runtime=lookup(dpath="resources/light/runtime", within=config),
     params:
-        settings=settings("preflight"),
-        code=code("preflight", *LOADED_BY_VERL),
+        settings=lambda wildcards: settings(f"preflight_{wildcards.stage}")(wildcards),
+        code=code("preflight", loaded_by_verl=True),
         data=subpath(input.data, parent=True),
-        model=model_folder("start"),
-        work="results/train/checkpoints",
+        model=start_model("model"),
+        work="{root}/train/checkpoints",
         locks=subpath(input.lock, parent=True),
     shell:
-        "python scripts/preflight.py --settings {params.settings:q} --data {params.data} --model {params.model}"
+        "python scripts/preflight.py --stage {wildcards.stage} --settings {params.settings:q} --data {params.data} --model {params.model}"
         " --work {params.work} --locks {params.locks} --out {output.report} --log {log}"

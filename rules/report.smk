@@ -3,18 +3,23 @@
 results/report.html     one self-contained page
 """
 
-TEMPLATE = Path(workflow.basedir) / "report" / "template.html"
+PAGE = [
+    Path(workflow.basedir) / "report" / name
+    for name in ("template.html", "style.css", "viewer.js")
+]
 
 
 rule report:
-    """Compare the start model and the trained one, and show how training went."""
+    """Compare the start model and the trained one of every run, and the runs with each other."""
     input:
-        start="results/evaluate/start/manifest.json",
-        trained="results/evaluate/trained/manifest.json",
-        train=rules.train.output.manifest,
-        data=rules.preprocess.output.manifest,
+        manifests=[
+            f"{folders[stage]}/manifest.json"
+            for folders in run_folders().values()
+            for stage in ("data", "train", "start", "trained")
+        ],
     output:
         html="results/report.html",
+        provenance="results/provenance.json",
     log:
         "results/logs/report.log",
     benchmark:
@@ -26,10 +31,10 @@ rule report:
         mem_mb=lookup(dpath="resources/light/mem_mb", within=config),
         runtime=lookup(dpath="resources/light/runtime", within=config),
     params:
+        runs=canonical_json(run_folders()),
         settings=canonical_json(config),
-        code=code("report", data_files=[TEMPLATE]),
-        results=subpath(output.html, parent=True),
-        template=str(TEMPLATE.relative_to(workflow.basedir)),
+        code=code_digest(SCRIPTS / "report.py", root=SCRIPTS, data_files=PAGE),
+        template=str(PAGE[0].relative_to(workflow.basedir)),
     shell:
-        "python scripts/report.py --settings {params.settings:q} --results {params.results}"
-        " --template {params.template} --out {output.html} --log {log}"
+        "python scripts/report.py --settings {params.settings:q} --runs {params.runs:q}"
+        " --template {params.template} --out {output.html} --provenance {output.provenance} --log {log}"

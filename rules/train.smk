@@ -10,18 +10,18 @@ results/train/checkpoints/      undeclared, keyed by the run's fingerprint: a re
 rule train:
     """Train the agent with verl (GRPO, multi-turn tool agent loop) and export the model."""
     input:
-        data=rules.preprocess.output.manifest,
-        model=model_manifest("start"),
-        preflight=ancient(rules.preflight.output.report),
+        data=made_by("preprocess", "data/manifest.json"),
+        model=start_model("manifest.json"),
+        preflight=made_by("preflight_train", "preflight/train.json"),
     output:
-        model=directory("results/train/model"),
-        rollouts=directory("results/train/rollouts"),
-        metrics="results/train/metrics.jsonl",
-        manifest="results/train/manifest.json",
+        model=directory("{root}/train/model"),
+        rollouts=directory("{root}/train/rollouts"),
+        metrics="{root}/train/metrics.jsonl",
+        manifest="{root}/train/manifest.json",
     log:
-        "results/logs/train.log",
+        "{root}/logs/train.log",
     benchmark:
-        "results/benchmarks/train.tsv"
+        "{root}/benchmarks/train.tsv"
     retries: lookup(dpath="resources/retries", within=config)
     conda:
         HEAVY_ENVIRONMENT
@@ -32,9 +32,9 @@ rule train:
         gpu=lookup(dpath="resources/train/gpu", within=config),
     params:
         settings=settings("train"),
-        code=code("train", *LOADED_BY_VERL),
+        code=code("train", loaded_by_verl=True),
         data=subpath(input.data, parent=True),
-        model=model_folder("start"),
+        model=start_model("model"),
         out=subpath(output.manifest, parent=True),
     shell:
         "python scripts/train.py --settings {params.settings:q} --data {params.data} --model {params.model}"

@@ -1,5 +1,7 @@
 """Evaluates a model on the test set through the same agent loop as training (verl's val_only path).
 
+An evaluation of the same settings, rows, model and code is not repeated: its result in --out/work is used again.
+
 Outputs in --out: items.parquet (one row per test item, arm, repeat and sample) and manifest.json (written last).
 """
 
@@ -8,7 +10,9 @@ import dataclasses
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from toolrl import cli, manifest
 from toolrl.arms import agent_loop, evaluated_rows
@@ -19,68 +23,96 @@ from toolrl.tasks import load_task
 from toolrl.training import contracts
 from toolrl.verl_bridge import dumps, launch, settings
 
+COMPLETE = "complete"
+
 
 def main(arguments: argparse.Namespace) -> None:
-    config, out = arguments.settings, arguments.out.resolve()
+    config, out, data = arguments.settings, arguments.out.resolve(), arguments.data.resolve()
     started = time.time()
-    data = arguments.data.resolve()
     rows = manifest.read_json(data / "manifest.json")
     check_prompt_lengths(rows, config["agent"]["max_prompt_length"])
     test = pq.read_table(data / "test.parquet").slice(0, config["evaluate"]["max_items"])
     evaluated = evaluated_rows(test, load_task(config["task"]), config["evaluate"], rows["tools"])
-    work = out / "work"
+    model = manifest.file_records(arguments.model, [path for path in arguments.model.rglob("*") if path.is_file()])
+    fingerprint = manifest.digest([config, rows["files"], model, arguments.code])
+    work = out / "work" / fingerprint
     with launch.exclusive(out) as lock:
-        shutil.rmtree(work, ignore_errors=True)
-        paths = settings.Paths.below(work, data, arguments.model.resolve(), "001")
-        # not by verl's val_max_samples, which draws at random
-        paths = dataclasses.replace(paths, validation_files=work / "test.parquet")
-        write_parquet(paths.validation_files, evaluated)
-        launch.prepare(paths, config["agent"])
-        options = settings.launch_options(config, paths, config["resources"]["evaluate"]["gpu"])
-        options |= settings.evaluation_options(config["seed"])
-        cli.log.info(
-            "evaluate: %d items, %d episodes over all arms, with %s",
-            test.num_rows,
-            evaluated.num_rows,
-            arguments.model,
-        )
-        launch.run_verl(
-            settings.compose_settings(options, settings.verl_defaults()),
-            work,
-            launch.environment(
-                config["resources"]["platform"], arguments.threads, tool_config=config["agent"]["tool_config"]
-            ),
-            60 * config["watchdog"]["stall_minutes"],
-            lambda: None,
-            lock,
-        )
-    if trained := [*work.glob("global_step_*"), *work.glob("rollouts/*")]:
-        raise UserError(f"verl trained instead of only evaluating: it wrote {trained[0]}; see {work / 'verl.log'}.")
-    records = dumps.read_validation(work / "validations" / "0.jsonl")
-    for arm in config["evaluate"]["arms"]:
-        loop = agent_loop(arm, config["agent"]["agent_name"], rows["tools"])
-        contracts.check_agent_loops((record["agent_loop"] for record in records if record["arm"] == arm), loop)
-    table = dumps.items_table(records, evaluated)
-    contracts.check_tools(*(sum(table.column(name).to_pylist()) for name in ("tool_calls", "tool_errors")))
+        for other in (out / "work").glob("*"):
+            if other != work:
+                shutil.rmtree(other)
+        if (work / COMPLETE).exists():
+            cli.log.info("evaluate: the result of the same evaluation is at hand (%s)", fingerprint)
+        else:
+            cli.log.info(
+                "evaluate: %d items, %d episodes over all arms, with %s",
+                test.num_rows,
+                evaluated.num_rows,
+                arguments.model,
+            )
+            shutil.rmtree(work, ignore_errors=True)
+            _launch(config, data, evaluated, arguments.model.resolve(), work, arguments.threads, lock)
+        table = _checked_items(work, evaluated, config, rows["tools"])
+        (work / COMPLETE).touch()
     write_parquet(out / "items.parquet", table)
     for arm in config["evaluate"]["arms"]:
         reported = [row for row in table.to_pylist() if (row["arm"], row["repeat"], row["sample"]) == (arm, 0, 0)]
         accuracy = proportion([row["value_correct"] for row in reported])
         cli.log.info("evaluate: %s: %d of %d right (%.1f%%)", arm, accuracy.successes, accuracy.n, 100 * accuracy.value)
+    questions = test.column("extra_info").combine_chunks().field("question").to_pylist()
+    truths = test.column("reward_model").combine_chunks().field("ground_truth").to_pylist()
     manifest.write_json(
         out / "manifest.json",
         {
             "started": started,
             "finished": time.time(),
+            "fingerprint": fingerprint,
             "items": test.num_rows,
             "episodes": table.num_rows,
             "evaluate": config["evaluate"],
-            "test_set": manifest.digest(test.column("extra_info").combine_chunks().field("question").to_pylist()),
+            "test_set": manifest.digest([questions, truths]),
             "scorer": arguments.scorer,
-            "model": manifest.read_json(arguments.model.parent / "manifest.json")["files"],
+            "model": model,
             "files": manifest.file_records(out, [out / "items.parquet"]),
         },
     )
+
+
+def _launch(
+    config: dict[str, Any], data: Path, evaluated: pa.Table, model: Path, work: Path, threads: int, lock: int
+) -> None:
+    """Has verl evaluate the rows, without training."""
+    paths = settings.Paths.below(work, data, model, "001")
+    # not by verl's val_max_samples, which draws at random
+    paths = dataclasses.replace(paths, validation_files=work / "test.parquet")
+    write_parquet(paths.validation_files, evaluated)
+    launch.prepare(paths, config["agent"])
+    options = settings.launch_options(config, paths, config["resources"]["evaluate"]["gpu"], config["seed"])
+    options |= settings.evaluation_options(config["seed"])
+    launch.run_verl(
+        settings.compose_settings(options, settings.verl_defaults()),
+        work,
+        launch.environment(config["resources"]["platform"], threads, tool_config=config["agent"]["tool_config"]),
+        60 * config["watchdog"]["stall_minutes"],
+        lambda: None,
+        lock,
+    )
+
+
+def _checked_items(work: Path, evaluated: pa.Table, config: dict[str, Any], tools: list[str]) -> pa.Table:
+    """The evaluated items, if verl did what was asked.
+
+    Raises:
+        UserError: when it trained, left rows out, ran them in another agent loop, or its tools always failed.
+    """
+    if trained := [*work.glob("global_step_*"), *work.glob("rollouts/*")]:
+        raise UserError(f"verl trained instead of only evaluating: it wrote {trained[0]}; see {work / 'verl.log'}.")
+    records = dumps.read_validation(work / "validations" / "0.jsonl")
+    for arm in config["evaluate"]["arms"]:
+        loop = agent_loop(arm, config["agent"]["agent_name"], tools)
+        contracts.check_agent_loops((record["agent_loop"] for record in records if record["arm"] == arm), loop)
+    table = dumps.items_table(records, evaluated)
+    contracts.check_tools(*(sum(table.column(name).to_pylist()) for name in ("tool_calls", "tool_errors")))
+    return table
 
 
 if __name__ == "__main__":
@@ -88,6 +120,7 @@ if __name__ == "__main__":
     cli.add_settings(command)
     command.add_argument("--data", type=Path, required=True, help="folder made by preprocess.py")
     command.add_argument("--model", type=Path, required=True, help="the model folder to evaluate")
+    command.add_argument("--code", default="", help="digest of the code, part of the fingerprint")
     command.add_argument("--scorer", default="", help="digest of the task's code, recorded for comparisons")
     command.add_argument("--threads", type=int, required=True, help="CPU threads for each heavy process")
     command.add_argument("--out", type=Path, required=True, help="the folder to write to")

@@ -11,6 +11,7 @@ from pathlib import Path
 from toolrl import cli, manifest
 from toolrl.errors import UserError
 from toolrl.preflight import Inputs, capacity, environment, problems
+from toolrl.training.checkpoints import bytes_each
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -21,7 +22,15 @@ def main(arguments: argparse.Namespace) -> None:
         raise UserError(f"--locks: {lock} does not exist; it is written by `make lock`.")
     on_gpu = config["resources"]["platform"] == "cuda"
     gpus = environment.gpus_here() if on_gpu else None
-    inputs = Inputs(config, arguments.data.resolve(), arguments.model.resolve(), arguments.work.resolve(), lock, gpus)
+    inputs = Inputs(
+        arguments.stage,
+        config,
+        arguments.data.resolve(),
+        arguments.model.resolve(),
+        arguments.work.resolve(),
+        lock,
+        gpus,
+    )
     cli.log.info("preflight: checking the environment, options, rows, conversation and capacity")
     found = list(problems(inputs))
     for problem in found:
@@ -30,24 +39,19 @@ def main(arguments: argparse.Namespace) -> None:
         raise UserError(f"preflight found {len(found)} problem{'s' if len(found) > 1 else ''}, listed above.")
     record = {
         "lock": manifest.sha256_file(lock),
-        "checkpoint_bytes": checkpoint_bytes(inputs),
+        "checkpoint_bytes": bytes_each(inputs.model),
         "gpu_memory_bytes": asdict(capacity.estimate_gpu_memory(inputs)) if on_gpu else None,
     }
     manifest.write_json(arguments.out, record)
     cli.log.info("preflight: all is well (%.0f s)", time.monotonic() - started)
 
 
-def checkpoint_bytes(inputs: Inputs) -> int:
-    from toolrl.training.checkpoints import bytes_each
-
-    return bytes_each(inputs.model)
-
-
 if __name__ == "__main__":
     command = cli.parser(__doc__)
     cli.add_settings(command)
+    command.add_argument("--stage", choices=("train", "evaluate"), required=True, help="what is about to start")
     command.add_argument("--data", type=Path, required=True, help="folder made by preprocess.py")
-    command.add_argument("--model", type=Path, required=True, help="the model folder to start from")
+    command.add_argument("--model", type=Path, required=True, help="the model folder that training starts from")
     command.add_argument("--work", type=Path, required=True, help="the folder that training will write to")
     command.add_argument("--locks", type=Path, required=True, help="the folder of the lock files")
     command.add_argument("--out", type=Path, required=True, help="the JSON file to write")

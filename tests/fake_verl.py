@@ -20,8 +20,11 @@ GROUP = 2
 
 
 def main() -> None:
-    folder = Path(next(argument for argument in sys.argv if argument.startswith("--config-path=")).split("=", 1)[1])
-    config = yaml.safe_load((folder / "verl.yaml").read_text())
+    place = Path(next(argument for argument in sys.argv if argument.startswith("--config-path=")).split("=", 1)[1])
+    config = yaml.safe_load((place / "verl.yaml").read_text())
+    folder = Path(config["trainer"]["default_local_dir"])
+    if os.environ.get("FAKE_VERL_PRINTS"):
+        print(json.dumps(config), dict(os.environ), flush=True)
     trainer = config["trainer"]
     if trainer["val_only"] and DEFECT != "val_only trains":
         evaluate(config)

@@ -124,8 +124,8 @@ def test_real_gsm8k_round_trips(workflow: Path, tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     out, model = workflow / "results" / "data", workflow / "results" / "models" / "base" / "model"
     manifest = json.loads((out / "manifest.json").read_text())
-    assert manifest["rows"] == {"train": 7473, "test": 1319}
-    for split, count in manifest["rows"].items():
+    assert manifest["rows"] == {"train": 7473, "validation": 0, "test": 1319}
+    for split, count in {"train": 7473, "test": 1319}.items():
         file = str(out / f"{split}.parquet")
         rows = pq.read_table(file).to_pylist()
         assert len(rows) == count
@@ -171,9 +171,10 @@ def test_tool_config_is_what_verl_reads() -> None:
 
 
 def test_too_long_prompts_are_refused() -> None:
-    manifest = {"longest_prompt_tokens": {"train": 400, "test": 380}}
+    lengths = {"train": {"400": 2, "100": 8}, "test": {"380": 1}}
+    manifest = {"longest_prompt_tokens": {"train": 400, "test": 380}, "prompt_tokens": lengths}
     check_prompt_lengths(manifest, 400)
-    with pytest.raises(UserError, match="the longest train prompt has 400 tokens"):
+    with pytest.raises(UserError, match=r"2 of 10 train prompts .* \(390\): raise it to at least 400"):
         check_prompt_lengths(manifest, 390)
 
 

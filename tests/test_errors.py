@@ -55,7 +55,7 @@ def test_bad_configuration(config: dict, key: str, value: object, words: str) ->
     with pytest.raises(UserError) as error:
         check(changed(config, key, value))
     message = str(error.value)
-    assert words in message and "\n" not in message
+    assert words in message and all(line.startswith("config: ") for line in message.splitlines())
 
 
 def test_unknown_verl_option_names_the_nearest() -> None:

@@ -31,7 +31,7 @@ def check_complete(results: Path, steps: int) -> None:
             assert manifest.sha256_file(results / name / file) == expected["sha256"], (name, file)
     assert [line["step"] for line in lines(results / "train" / "metrics.jsonl")] == list(range(1, steps + 1))
     evaluated = manifest.read_json(results / "evaluate" / "trained" / "manifest.json")["model"]
-    trained = manifest.read_json(results / "train" / "manifest.json")["files"]
+    trained = manifest.read_json(results / "train" / "manifest.json")["files_of_model"]
     assert evaluated == trained, "the evaluation is of another model"
     assert (results / "report.html").stat().st_mtime >= (results / "train" / "manifest.json").stat().st_mtime
 

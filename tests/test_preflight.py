@@ -174,7 +174,7 @@ def inputs(prepared: Path, config: dict, tmp_path: Path) -> Inputs:
         shutil.copytree(prepared / name, tmp_path / name)
     work = tmp_path / "work"
     lock_file = ROOT / "locks" / "cpu.txt"
-    return Inputs(copy.deepcopy(config), tmp_path / "data", tmp_path / "base" / "model", work, lock_file)
+    return Inputs("train", copy.deepcopy(config), tmp_path / "data", tmp_path / "base" / "model", work, lock_file)
 
 
 def test_nothing_is_wrong_by_default(inputs: Inputs) -> None:
@@ -211,9 +211,18 @@ def test_all_failures_are_listed(inputs: Inputs) -> None:
 def test_the_command_says_everything_and_fails(inputs: Inputs, tmp_path: Path) -> None:
     option("agent.max_prompt_length", 20)(inputs)
     option("agent.tool_parser", "hermit")(inputs)
-    arguments = ["--settings", json.dumps(inputs.config), "--data", str(inputs.data), "--model", str(inputs.model)]
+    arguments = [
+        "--stage",
+        "train",
+        "--settings",
+        json.dumps(inputs.config),
+        "--data",
+        str(inputs.data),
+        "--model",
+        str(inputs.model),
+    ]
     arguments += ["--work", str(inputs.work), "--locks", str(ROOT / "locks"), "--out", str(tmp_path / "out.json")]
     result = script("preflight", *arguments)
     assert result.returncode == 1 and "Traceback" not in result.stderr
-    assert "preflight found 3 problems" in result.stderr and "hermit" in result.stderr
+    assert "preflight found 4 problems" in result.stderr and "hermit" in result.stderr
     assert not (tmp_path / "out.json").exists()

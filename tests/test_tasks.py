@@ -36,7 +36,7 @@ def test_a_task_outside_the_package_runs_by_config_alone(workflow: Path) -> None
     result = snakemake(workflow, "results/evaluate/start/manifest.json", "--configfile", "sums.yaml")
     assert result.returncode == 0, result.stderr
     data = json.loads((workflow / "results" / "data" / "manifest.json").read_text())
-    assert data["rows"] == {"train": 8, "test": 8} and data["tools"] == ["calculator"]
+    assert data["rows"] == {"train": 8, "validation": 0, "test": 8} and data["tools"] == ["calculator"]
     items = pq.read_table(workflow / "results" / "evaluate" / "start" / "items.parquet").to_pylist()
     places = [("no_tool", 0), ("tool", 0), ("tool", 1), ("tool", 2)]
     assert [(item["arm"], item["sample"]) for item in items] == [place for place in places for _ in range(5)]

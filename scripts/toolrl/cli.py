@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from toolrl import secrets
 from toolrl.errors import UserError, is_disk_full
 
 log = logging.getLogger("toolrl")
@@ -35,11 +36,17 @@ def _settings(text: str) -> Any:
     import yaml
 
     try:
-        if text.lstrip().startswith("{"):
-            return json.loads(text)
-        return yaml.safe_load(Path(text).read_text(encoding="utf-8"))
+        is_json = text.lstrip().startswith("{")
+        settings = json.loads(text) if is_json else yaml.safe_load(Path(text).read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise argparse.ArgumentTypeError(f"not JSON, nor a readable file: {str(error).splitlines()[0]}") from None
+    secrets.register(settings)
+    return settings
+
+
+class _Redacting(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return secrets.redacted(super().format(record))
 
 
 def run(main: Callable[[argparse.Namespace], None], arguments: argparse.ArgumentParser) -> None:
@@ -49,7 +56,9 @@ def run(main: Callable[[argparse.Namespace], None], arguments: argparse.Argument
     if parsed.log:
         parsed.log.parent.mkdir(parents=True, exist_ok=True)
         handlers.append(logging.FileHandler(parsed.log, mode="w", encoding="utf-8"))
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", handlers=handlers)
+    for handler in handlers:
+        handler.setFormatter(_Redacting("%(asctime)s %(message)s", "%H:%M:%S"))
+    logging.basicConfig(level=logging.WARNING, handlers=handlers)
     log.setLevel(logging.INFO)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that children are stopped too
     try:

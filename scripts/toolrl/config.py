@@ -29,6 +29,16 @@ def check(config: Mapping[str, Any]) -> None:
         raise UserError("\n".join(f"config: {problem}" for problem in problems))
 
 
+def check_run(config: Mapping[str, Any], name: str) -> None:
+    """Checks the configuration of one of several runs.
+
+    Raises:
+        UserError: as `check`, naming the run.
+    """
+    if problems := list(config_problems({**config, "runs": {}})):
+        raise UserError("\n".join(f"config: runs.{name}: {problem}" for problem in problems))
+
+
 def config_problems(config: Mapping[str, Any]) -> Iterator[str]:
     """A sentence for everything that is wrong. Keys are checked across only where the schema holds."""
     schema = yaml.safe_load(SCHEMA_FILE.read_text(encoding="utf-8"))
@@ -84,6 +94,7 @@ def _across_keys(config: Mapping[str, Any]) -> Iterator[str]:
     yield from _agent_problems(config)
     yield from _source_problems(config)
     yield from _resource_problems(config)
+    yield from _run_problems(config)
     yield from batch_problems(config)
     train = config["train"]
     if train["select"] == "best_validation":
@@ -97,6 +108,14 @@ def _across_keys(config: Mapping[str, Any]) -> Iterator[str]:
                 f"train.select is best_validation, so train.validate_every ({train['validate_every']}) must divide "
                 f"train.save_every ({train['save_every']}): every saved step needs a validation."
             )
+
+
+def _run_problems(config: Mapping[str, Any]) -> Iterator[str]:
+    for name, changes in config["runs"].items():
+        for section in sorted({"resources", "report", "runs"} & changes.keys()):
+            yield f"runs.{name}.{section}: all runs share this section; set it at the top."
+        if changes.get("rollout", {}).get("backend", config["rollout"]["backend"]) != config["rollout"]["backend"]:
+            yield f"runs.{name}.rollout.backend: all runs share one environment; set it at the top."
 
 
 def _agent_problems(config: Mapping[str, Any]) -> Iterator[str]:
@@ -184,10 +203,14 @@ STAGE_KEYS: Mapping[str, tuple[str, ...]] = {
     "prepare_model": ("seed", "task", "model", "agent.tools"),
     "warm_start": ("seed", "task", "agent.tools", "warm_start"),
     "preprocess": ("task", "agent.agent_name", "agent.tools", "agent.tool_config", "data.validation_rows"),
-    "preflight": (
+    "preflight_train": (
         "seed", "deterministic", "task", "agent", "train", "rollout", "reward", "resources.platform",
         "resources.nodes", "resources.train.gpu", "resources.evaluate.gpu", "resources.agent_loop_workers",
         "resources.reward_workers",
+    ),
+    "preflight_evaluate": (
+        "deterministic", "task", "agent", "rollout", "resources.platform", "resources.nodes",
+        "resources.evaluate.gpu",
     ),
     "train": (
         "seed", "deterministic", "task", "agent", "train", "rollout", "reward", "watchdog", "resources.platform",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from toolrl.errors import UserError
+from toolrl.secrets import without_secrets
 
 
 def canonical_json(value: Any) -> str:
@@ -39,12 +40,13 @@ def file_records(root: Path, paths: Iterable[Path]) -> dict[str, dict[str, Any]]
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Writes the whole text or nothing: a temporary file beside the target, then a rename."""
+    """Writes the whole text or nothing: a temporary file beside the target, then a rename. Lone surrogates, which UTF-8
+    cannot hold, are written as escapes."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
-        with open(descriptor, "w", encoding="utf-8") as handle:
+        with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as handle:
             handle.write(text)
             handle.flush()
             os.fsync(handle.fileno())
@@ -56,6 +58,8 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 def write_json(path: str | os.PathLike[str], value: Mapping[str, Any]) -> None:
+    """Writes a JSON file of ours, without secrets."""
+    value = without_secrets(value)
     write_text(path, json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n")
 
 

@@ -34,10 +34,17 @@ def proportion(outcomes: Sequence[bool]) -> Proportion:
     Raises:
         ValueError: when there are none.
     """
-    n = len(outcomes)
+    return proportion_of(int(np.sum(outcomes)), len(outcomes))
+
+
+def proportion_of(successes: int, n: int) -> Proportion:
+    """A share with its interval, from counts.
+
+    Raises:
+        ValueError: when n is zero.
+    """
     if not n:
         raise ValueError("a proportion needs at least one outcome")
-    successes = int(np.sum(outcomes))
     low, high = proportion_confint(successes, n, alpha=1 - CONFIDENCE, method="wilson")
     return Proportion(successes, n, float(low), float(high))
 

@@ -100,7 +100,7 @@ def prompt_length_problems(manifest: Mapping[str, Any], limit: int) -> list[str]
         if too_long:
             longest = manifest["longest_prompt_tokens"][split]
             problems.append(
-                f"{too_long} of {manifest['rows'][split]} {split} prompts have more tokens, with the tool schema, than "
+                f"{too_long} of {sum(counts.values())} {split} prompts have more tokens, with the tool schema, than "
                 f"agent.max_prompt_length ({limit}): raise it to at least {longest}."
             )
     return problems

@@ -25,7 +25,8 @@ class Inputs:
     """What a launch would be given.
 
     Attributes:
-        config: the settings of training and evaluation.
+        stage: `train` or `evaluate`.
+        config: the settings of that stage.
         data: preprocess's folder.
         model: the start model's folder.
         work: where training will write.
@@ -33,6 +34,7 @@ class Inputs:
         gpus: the GPUs here; None where the heavy stages run elsewhere (another job of a scheduler).
     """
 
+    stage: str
     config: dict[str, Any]
     data: Path
     model: Path
@@ -67,21 +69,24 @@ def problems(inputs: Inputs) -> Iterator[str]:
         environment.versions,
         environment.backend,
         environment.gpus,
-        options.batches,
         options.overrides,
-        options.verl_accepts,
-        options.extensions,
+        options.agent_loops,
         rows.agent_rows,
         rows.prompt_lengths,
-        rows.training_steps,
         conversation.template,
         conversation.parser,
         conversation.tools,
         capacity.context_window,
+    ]
+    training: list[Check] = [
+        options.batches,
+        options.verl_accepts,
+        options.reward_terms,
+        rows.training_steps,
         capacity.disk,
         capacity.gpu_memory,
     ]
-    for check in checks:
+    for check in [*checks, *(training if inputs.stage == "train" else [])]:
         try:
             yield from check(inputs)
         except UserError as error:

@@ -55,7 +55,7 @@ def disk(inputs: Inputs) -> Iterator[str]:
 def estimate_gpu_memory(inputs: Inputs) -> GpuMemory:
     config, shape = inputs.config, _model_config(inputs)
     parameters = parameter_count(inputs.model)
-    gpus = max(1, config["resources"]["train"]["gpu"]) * config["resources"]["nodes"]
+    gpus = max(1, config["resources"][inputs.stage]["gpu"]) * config["resources"]["nodes"]
     tensor_parallel = config["rollout"]["tensor_parallel"]
     value_bytes = 4 if config["rollout"]["dtype"] == "float32" else 2
     heads = shape.get("num_key_value_heads") or shape["num_attention_heads"]

@@ -69,13 +69,12 @@ def backend(inputs: Inputs) -> Iterator[str]:
 
 
 def gpus(inputs: Inputs) -> Iterator[str]:
-    """As many GPUs as the stages ask for are visible, where the stages run here."""
+    """As many GPUs as the stage asks for are visible, where it runs here."""
     if inputs.config["resources"]["platform"] != "cuda" or inputs.gpus is None:
         return
-    for stage in ("train", "evaluate"):
-        asked = inputs.config["resources"][stage]["gpu"]
-        if inputs.gpus.count < asked:
-            yield f"resources.{stage}.gpu asks for {asked} GPUs, but {inputs.gpus.count} are visible: lower it."
+    asked = inputs.config["resources"][inputs.stage]["gpu"]
+    if inputs.gpus.count < asked:
+        yield f"resources.{inputs.stage}.gpu asks for {asked} GPUs, but {inputs.gpus.count} are visible: lower it."
 
 
 def gpus_here() -> Gpus | None:

@@ -22,15 +22,14 @@ def batches(inputs: Inputs) -> Iterator[str]:
 def overrides(inputs: Inputs) -> Iterator[str]:
     """Every override is an option of verl's."""
     defaults = settings.verl_defaults()
-    for section in ("train", "rollout"):
-        for key, value in inputs.config[section]["overrides"].items():
-            try:
-                settings.check_overrides(section, {key: value}, defaults)
-            except UserError as error:
-                yield str(error)
-    filtered = [
-        key for section in ("train", "rollout") for key in inputs.config[section]["overrides"] if "filter_groups" in key
-    ]
+    sections = [section for section in ("train", "rollout") if section in inputs.config]
+    chosen = [(section, key) for section in sections for key in inputs.config[section]["overrides"]]
+    for section, key in chosen:
+        try:
+            settings.check_overrides(section, {key: None}, defaults)
+        except UserError as error:
+            yield str(error)
+    filtered = [key for _, key in chosen if "filter_groups" in key]
     if inputs.config["deterministic"] and filtered:
         yield (
             f"{filtered[0]} has no effect where deterministic is true (verl filters groups in the sampler that "
@@ -56,12 +55,12 @@ def verl_accepts(inputs: Inputs) -> Iterator[str]:
 
 def _training_options(inputs: Inputs) -> dict[str, Any]:
     paths = settings.Paths.below(inputs.work, inputs.data, inputs.model, "001")
-    options = settings.launch_options(inputs.config, paths, inputs.config["resources"]["train"]["gpu"])
+    options = settings.launch_options(inputs.config, paths, inputs.config["resources"]["train"]["gpu"], 1)
     return options | settings.training_options(inputs.config, paths, 1)
 
 
-def extensions(inputs: Inputs) -> Iterator[str]:
-    """The user's agent loops and reward terms can be imported and have the right shape."""
+def agent_loops(inputs: Inputs) -> Iterator[str]:
+    """The user's agent loops and tool classes can be imported and have the right shape."""
     from verl.experimental.agent_loop.agent_loop import AgentLoopBase
 
     for name, loop in (launch.AGENT_LOOPS | inputs.config["agent"]["loops"]).items():
@@ -72,6 +71,15 @@ def extensions(inputs: Inputs) -> Iterator[str]:
             continue
         if not (isinstance(found, type) and issubclass(found, AgentLoopBase)):
             yield f"agent.loops.{name}: {loop} is not a subclass of verl's AgentLoopBase."
+    if inputs.config["agent"]["tool_config"]:
+        from toolrl.data.agent_rows import read_tool_config
+        from toolrl.verl_bridge.tools import check_tool_config
+
+        check_tool_config(read_tool_config(Path(inputs.data) / "tools.yaml"), inputs.config["agent"]["tool_config"])
+
+
+def reward_terms(inputs: Inputs) -> Iterator[str]:
+    """The user's reward terms can be imported and take what they are given."""
     for name, term in inputs.config["reward"]["terms"].items():
         try:
             function = load(term["function"])
@@ -80,8 +88,3 @@ def extensions(inputs: Inputs) -> Iterator[str]:
             yield f"reward.terms.{name}: {error}."
         except TypeError:
             yield f"reward.terms.{name}: {term['function']} must be a function of (episode, measures, ground_truth)."
-    if inputs.config["agent"]["tool_config"]:
-        from toolrl.data.agent_rows import read_tool_config
-        from toolrl.verl_bridge.tools import check_tool_config
-
-        check_tool_config(read_tool_config(Path(inputs.data) / "tools.yaml"), inputs.config["agent"]["tool_config"])

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from toolrl.data.agent_rows import read_tool_config
 from toolrl.errors import UserError
 from toolrl.extensions import absolute
 from toolrl.locks import acquire
+from toolrl.secrets import redacted, without_secrets
 from toolrl.verl_bridge.settings import Paths
 
 TRAINER = ("-m", "verl.trainer.main_ppo")
@@ -107,7 +109,7 @@ def run_verl(
 
     Args:
         config: the composed verl configuration.
-        folder: gets `verl.yaml` (the configuration), `verl.log` (all output) and Hydra's own files.
+        folder: gets `verl.yaml` (the configuration), `verl.log` (all output) and Hydra's own files, without secrets.
         child_environment: the whole environment of the child.
         stall_seconds: the child is stopped when neither its log nor `progress` has changed for so long.
         progress: called twice a second; returns something that changes when the run gets on; what it raises stops
@@ -120,24 +122,33 @@ def run_verl(
     from omegaconf import OmegaConf
 
     folder.mkdir(parents=True, exist_ok=True)
-    OmegaConf.save(config, folder / "verl.yaml")
-    command = [sys.executable, *TRAINER, f"--config-path={folder}", "--config-name=verl"]
-    command += [f"hydra.run.dir={folder}", "hydra.output_subdir=null"]
+    plain = OmegaConf.to_container(config, resolve=False)
+    (folder / "verl.yaml").write_text(yaml.safe_dump(without_secrets(plain), sort_keys=False), encoding="utf-8")
     log_path = folder / "verl.log"
     log_start = log_path.stat().st_size if log_path.exists() else 0
-    with open(log_path, "ab") as output, _worker_forks(child_environment, output):
+    with (
+        tempfile.TemporaryDirectory(prefix="toolrl-") as private,
+        open(log_path, "ab", buffering=0) as output,
+        _worker_forks(child_environment, output),
+    ):
+        OmegaConf.save(config, Path(private) / "verl.yaml")
+        command = [sys.executable, *TRAINER, f"--config-path={private}", "--config-name=verl"]
+        command += [f"hydra.run.dir={folder}", "hydra.output_subdir=null"]
         child = subprocess.Popen(
             command,
-            stdout=output,
+            stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env=dict(child_environment),
             pass_fds=(lock,),
             **OWN_GROUP,
         )
+        copier = threading.Thread(target=_copy_redacted, args=(child.stdout, output), daemon=True)
+        copier.start()
         try:
             _watch(child, log_path, log_start, stall_seconds, progress)
         finally:
             _stop(child)
+            copier.join(STOP_GRACE_SECONDS)
     progress()
     if child.returncode != 0:
         cause = _first_error(log_path, log_start)
@@ -146,6 +157,16 @@ def run_verl(
                 f"the disk is full: free some space and run the same command again ({cause}; see {log_path})"
             )
         raise UserError(f"verl ended with exit code {child.returncode}: {cause} (all output: {log_path})")
+
+
+def _copy_redacted(source: Any, target: Any) -> None:
+    """Copies a child's output to its log, line by line, without secrets."""
+    pending = b""
+    for chunk in iter(lambda: source.read1(65536), b""):
+        *lines, pending = re.split(rb"(?<=[\r\n])", pending + chunk)
+        for line in lines:
+            target.write(redacted(line.decode("utf-8", "replace")).encode("utf-8", "replace"))
+    target.write(redacted(pending.decode("utf-8", "replace")).encode("utf-8", "replace"))
 
 
 @contextmanager

@@ -114,10 +114,9 @@ def compose_settings(options: Mapping[str, Any], defaults: Any) -> Any:
     return config
 
 
-def launch_options(config: Mapping[str, Any], paths: Paths, gpus: int) -> dict[str, Any]:
+def launch_options(config: Mapping[str, Any], paths: Paths, gpus: int, seed: int) -> dict[str, Any]:
     """The options that training and evaluation share; `gpus` per node."""
     agent, rollout, resources = (config[key] for key in ("agent", "rollout", "resources"))
-    seed = config["seed"]
     options: dict[str, Any] = {
         "+toolrl": {
             "task": _absolute_file(config["task"]),
@@ -196,6 +195,11 @@ def _cpu_options() -> dict[str, Any]:
         "ray_kwargs.ray_init.runtime_env.py_executable": shlex.join([sys.executable, worker_forks.__file__]),
         "+ray_kwargs.ray_init.object_store_memory": 512 * 2**20,
     }
+
+
+def training_seed(config: Mapping[str, Any]) -> int:
+    """Training's own seed where it has one, else the one seed."""
+    return config["seed"] if config["train"]["seed"] is None else config["train"]["seed"]
 
 
 def total_steps(config: Mapping[str, Any], train_rows: int) -> int:
