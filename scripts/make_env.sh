@@ -19,6 +19,8 @@ else
   done
   [ -n "${PYTHON:-}" ] || fail "no Python 3.11 or 3.12 was found; install one and name it: make report PYTHON=/path/to/python3.12"
 fi
+# the interpreter itself, not the one of an active environment, which may be the one that is made anew
+PYTHON=$("$PYTHON" -c 'import sys; print(sys._base_executable)')
 "$PYTHON" -c 'import venv, ensurepip' 2>/dev/null || fail "$PYTHON has no venv module; install it (Debian: apt install python3-venv)."
 command -v c++ >/dev/null || fail "no C++ compiler was found, and vLLM needs one; install it (Debian: apt install g++)."
 
