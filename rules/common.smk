@@ -14,8 +14,9 @@ from toolrl.extensions import user_files
 from toolrl.fingerprint import code_digest
 from toolrl.locks import acquire
 from toolrl.manifest import canonical_json
-from toolrl.preflight.environment import lock_name
+from toolrl.machine import lock_name
 from toolrl.runs import Owners, all_runs, start_stage
+from toolrl.stages import stage_settings
 
 SCRIPTS = Path(workflow.basedir) / "scripts"
 
@@ -52,9 +53,7 @@ def settings(stage):
     """The part of a run's configuration that a stage reads, as one canonical JSON text: key order cannot rerun it."""
 
     def of_run(wildcards):
-        return canonical_json(
-            configuration.stage_settings(RUNS[wildcards.root].config, stage)
-        )
+        return canonical_json(stage_settings(RUNS[wildcards.root].config, stage))
 
     return of_run
 
@@ -78,12 +77,21 @@ def code(stage, loaded_by_verl=False):
     return of_run
 
 
+def episode_code(wildcards):
+    """A digest of the code that shapes episodes and what is learned from them; a change elsewhere in a stage's code
+    runs the stage again, but that finds its checkpoints or its result at hand."""
+    run_config = RUNS[wildcards.root].config
+    files = [task_module(run_config), *LOADED_BY_VERL, *user_files(run_config)]
+    return code_digest(*files, root=SCRIPTS)
+
+
 LOADED_BY_VERL = [
     SCRIPTS / "toolrl" / name
     for name in (
         "verl_bridge/agent_loop.py",
         "verl_bridge/reward.py",
         "verl_bridge/sampler.py",
+        "verl_bridge/settings.py",
         "verl_bridge/tools.py",
         "cpu/verl_platform.py",
         "cpu/vllm_plugin.py",

@@ -12,7 +12,12 @@ rule evaluate:
         preflight=made_by("preflight_evaluate", "preflight/evaluate.json"),
     output:
         rows="{root}/evaluate/{model}/items.parquet",
-        manifest="{root}/evaluate/{model}/manifest.json",
+        manifest=report(
+            "{root}/evaluate/{model}/manifest.json",
+            caption="../report/captions/evaluation.rst",
+            category="Evaluation",
+            labels={"file": "{model} model", "run": "{root}"},
+        ),
     log:
         "{root}/logs/evaluate_{model}.log",
     benchmark:
@@ -28,6 +33,7 @@ rule evaluate:
     params:
         settings=settings("evaluate"),
         code=code("evaluate", loaded_by_verl=True),
+        episode_code=episode_code,
         data=subpath(input.data, parent=True),
         model=evaluated_model("model"),
         scorer=lambda wildcards: code_digest(
@@ -36,4 +42,4 @@ rule evaluate:
         out=subpath(output.manifest, parent=True),
     shell:
         "python scripts/evaluate.py --settings {params.settings:q} --data {params.data} --model {params.model}"
-        " --code {params.code} --scorer {params.scorer} --threads {threads} --out {params.out} --log {log}"
+        " --code {params.episode_code} --scorer {params.scorer} --threads {threads} --out {params.out} --log {log}"

@@ -11,7 +11,12 @@ rule preflight:
         model=start_model("manifest.json"),
         lock=f"locks/{lock_name(config['resources']['platform'], config['rollout']['backend'])}.txt",
     output:
-        report="{root}/preflight/{stage}.json",
+        estimates=report(
+            "{root}/preflight/{stage}.json",
+            caption="../report/captions/preflight.rst",
+            category="Preflight",
+            labels={"file": "{stage}", "run": "{root}"},
+        ),
     log:
         "{root}/logs/preflight_{stage}.log",
     benchmark:
@@ -30,5 +35,5 @@ rule preflight:
         work="{root}/train/checkpoints",
         locks=subpath(input.lock, parent=True),
     shell:
-        "python scripts/preflight.py --stage {wildcards.stage} --settings {params.settings:q} --data {params.data} --model {params.model}"
-        " --work {params.work} --locks {params.locks} --out {output.report} --log {log}"
+        "python scripts/preflight.py --stage {wildcards.stage} --settings {params.settings:q} --data {params.data}"
+        " --model {params.model} --work {params.work} --locks {params.locks} --out {output.estimates} --log {log}"

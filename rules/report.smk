@@ -18,8 +18,18 @@ rule report:
             for stage in ("data", "train", "start", "trained")
         ],
     output:
-        html="results/report.html",
-        provenance="results/provenance.json",
+        html=report(
+            "results/report.html",
+            caption="../report/captions/report.rst",
+            category="Result",
+            labels={"file": "report", "run": "all"},
+        ),
+        provenance=report(
+            "results/provenance.json",
+            caption="../report/captions/provenance.rst",
+            category="Result",
+            labels={"file": "provenance", "run": "all"},
+        ),
     log:
         "results/logs/report.log",
     benchmark:

@@ -16,7 +16,12 @@ rule train:
     output:
         model=directory("{root}/train/model"),
         rollouts=directory("{root}/train/rollouts"),
-        metrics="{root}/train/metrics.jsonl",
+        metrics=report(
+            "{root}/train/metrics.jsonl",
+            caption="../report/captions/metrics.rst",
+            category="Training",
+            labels={"file": "metrics", "run": "{root}"},
+        ),
         manifest="{root}/train/manifest.json",
     log:
         "{root}/logs/train.log",
@@ -33,9 +38,10 @@ rule train:
     params:
         settings=settings("train"),
         code=code("train", loaded_by_verl=True),
+        episode_code=episode_code,
         data=subpath(input.data, parent=True),
         model=start_model("model"),
         out=subpath(output.manifest, parent=True),
     shell:
         "python scripts/train.py --settings {params.settings:q} --data {params.data} --model {params.model}"
-        " --code {params.code} --threads {threads} --out {params.out} --log {log}"
+        " --code {params.episode_code} --threads {threads} --out {params.out} --log {log}"

@@ -66,6 +66,7 @@ def main(arguments: argparse.Namespace) -> None:
             "started": started,
             "finished": time.time(),
             "fingerprint": fingerprint,
+            "command": cli.command_line(),
             "items": test.num_rows,
             "episodes": table.num_rows,
             "evaluate": config["evaluate"],
@@ -120,7 +121,7 @@ if __name__ == "__main__":
     cli.add_settings(command)
     command.add_argument("--data", type=Path, required=True, help="folder made by preprocess.py")
     command.add_argument("--model", type=Path, required=True, help="the model folder to evaluate")
-    command.add_argument("--code", default="", help="digest of the code, part of the fingerprint")
+    command.add_argument("--code", default="", help="digest of the code that shapes episodes, part of the fingerprint")
     command.add_argument("--scorer", default="", help="digest of the task's code, recorded for comparisons")
     command.add_argument("--threads", type=int, required=True, help="CPU threads for each heavy process")
     command.add_argument("--out", type=Path, required=True, help="the folder to write to")

@@ -10,13 +10,14 @@ from pathlib import Path
 
 from toolrl import cli, manifest
 from toolrl.errors import UserError
+from toolrl.machine import lock_name
 from toolrl.preflight import Inputs, capacity, environment, problems
 from toolrl.training.checkpoints import bytes_each
 
 
 def main(arguments: argparse.Namespace) -> None:
     config, started = arguments.settings, time.monotonic()
-    name = environment.lock_name(config["resources"]["platform"], config["rollout"]["backend"])
+    name = lock_name(config["resources"]["platform"], config["rollout"]["backend"])
     lock = arguments.locks / f"{name}.txt"
     if not lock.is_file():
         raise UserError(f"--locks: {lock} does not exist; it is written by `make lock`.")

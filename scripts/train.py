@@ -1,8 +1,9 @@
 """Trains the agent with verl (GRPO, multi-turn tool agent loop) and exports the model.
 
-Checkpoints live in --out/checkpoints/<fingerprint>, the fingerprint being that of settings, data, start model and code:
-the same command continues an interrupted run, and a changed one starts afresh. Outputs in --out: metrics.jsonl, the
-model folder `model`, rollouts/<step>.jsonl and manifest.json (written last, with the record of all attempts).
+Checkpoints live in --out/checkpoints/<fingerprint>, the fingerprint being that of settings, data, start model and the
+code that shapes what is learned: the same command continues an interrupted run, and a changed one starts afresh.
+Outputs in --out: metrics.jsonl, the model folder `model`, rollouts/<step>.jsonl and manifest.json (written last, with
+the record of all attempts).
 """
 
 import argparse
@@ -15,12 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from toolrl import cli, manifest, provenance
-from toolrl.config import dotted, shaping_settings
+from toolrl import cli, machine, manifest
 from toolrl.data.agent_rows import check_prompt_lengths
 from toolrl.errors import UserError
-from toolrl.preflight.environment import lock_name
 from toolrl.secrets import without_secrets
+from toolrl.stages import dotted, shaping_settings
 from toolrl.training import attempts, checkpoints, contracts
 from toolrl.training.loggers import Loggers
 from toolrl.training.watchdog import Alarm, Stopped, Watchdog
@@ -198,8 +198,9 @@ def _publish(out: Path, run: Run, stopped: Alarm | None) -> None:
         "stopped": stopped.record() if stopped else None,
         "attempts": attempts.read(work),
         "seed": settings.training_seed(run.config),
-        "versions": provenance.versions(),
-        "hardware": provenance.hardware(),
+        "command": cli.command_line(),
+        "versions": machine.versions(),
+        "hardware": machine.hardware(),
         "lock": lock_digest(run.config),
         "finished": time.time(),
         "files": manifest.file_records(out, [*files, out / "metrics.jsonl"]),
@@ -209,7 +210,7 @@ def _publish(out: Path, run: Run, stopped: Alarm | None) -> None:
 
 def lock_digest(config: Mapping[str, Any]) -> str | None:
     """The hash of the lock that belongs to the platform and backend."""
-    name = lock_name(config["resources"]["platform"], config["rollout"]["backend"])
+    name = machine.lock_name(config["resources"]["platform"], config["rollout"]["backend"])
     lock = Path(__file__).resolve().parents[1] / "locks" / f"{name}.txt"
     return manifest.sha256_file(lock) if lock.is_file() else None
 
@@ -283,7 +284,9 @@ if __name__ == "__main__":
     cli.add_settings(command)
     command.add_argument("--data", type=Path, required=True, help="folder made by preprocess.py")
     command.add_argument("--model", type=Path, required=True, help="the model folder to start from")
-    command.add_argument("--code", default="", help="digest of the code, part of the fingerprint")
+    command.add_argument(
+        "--code", default="", help="digest of the code that shapes what is learned, part of the fingerprint"
+    )
     command.add_argument("--threads", type=int, required=True, help="CPU threads for each heavy process")
     command.add_argument("--out", type=Path, required=True, help="the folder to write to")
     cli.run(main, command)

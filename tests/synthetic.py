@@ -38,7 +38,13 @@ def run(
         for arm, repeat, sample in places:
             rows += [_item(index, arm, repeat, sample, rng.random() < share, hostile(index)) for index in range(items)]
         write_parquet(folder / model / "items.parquet", pa.Table.from_pylist(rows, schema=ITEM_SCHEMA))
-        record = {"evaluate": config["evaluate"], "model": {model: 1}, "scorer": "s", "test_set": test_set}
+        record = {
+            "evaluate": config["evaluate"],
+            "model": {model: 1},
+            "scorer": "s",
+            "test_set": test_set,
+            "command": "e",
+        }
         manifest.write_json(folder / model / "manifest.json", record)
     files = {"tools.yaml": {"sha256": "0" * 64, "bytes": 1}}
     rows_of = {"train": 100, "validation": 0, "test": items}
@@ -50,7 +56,7 @@ def run(
     attempt = {"started": 1.8e9, "host": "node1", "job": "17", "gpus": 2, "alarms": []}
     training = {
         "files_of_model": {"trained": 1}, "fingerprint": "f", "steps": 12, "reached": 12, "stopped": None,
-        "selection": {"step": 12, "rule": "last", "validated_on": None}, "seed": 1,
+        "selection": {"step": 12, "rule": "last", "validated_on": None}, "seed": 1, "command": "t",
         "attempts": [
             attempt | {"number": 1, "ended": 1.8e9 + 60, "reason": "killed", "from_step": 0, "to_step": 5},
             attempt | {"number": 2, "ended": 1.8e9 + 180, "reason": "finished", "from_step": 4, "to_step": 12},

@@ -9,7 +9,8 @@ from mlflow import MlflowClient
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from test_faults import different_metrics, lines
 from toolrl import manifest
-from toolrl.config import config_problems, dotted
+from toolrl.config import config_problems
+from toolrl.stages import dotted
 from toolrl.training import loggers
 from toolrl.verl_bridge.agent_loop import request_seed
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import synthetic
 from axe_playwright_python.sync_playwright import Axe
-from conftest import ROOT, script
+from conftest import ROOT, script, snakemake
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from toolrl import manifest
 from toolrl.evaluation import Evaluation, failure_class
@@ -248,6 +248,17 @@ def test_accessibility(browser: Browser, tmp_path: Path, scheme: str, width: int
     ]
     assert levels[0] == 1 and all(later <= earlier + 1 for earlier, later in zip(levels, levels[1:])), levels
     context.close()
+
+
+@pytest.mark.e2e
+def test_snakemakes_own_report(results: Path, page: Page, tmp_path: Path) -> None:
+    built = snakemake(ROOT, "--report", str(tmp_path / "run.zip"), "results/report.html")
+    assert built.returncode == 0, built.stdout + built.stderr
+    shutil.unpack_archive(tmp_path / "run.zip", tmp_path)
+    page.goto((tmp_path / "run" / "report.html").as_uri())
+    for category in ("Result", "Training", "Evaluation", "Preflight"):
+        expect(page.get_by_text(category, exact=True).first).to_be_visible()
+    assert not [line for line in page.noise if "Error" in line], page.noise
 
 
 @pytest.mark.e2e

@@ -3,6 +3,7 @@
 import argparse
 import json
 import logging
+import shlex
 import signal
 import sys
 from collections.abc import Callable
@@ -42,6 +43,11 @@ def _settings(text: str) -> Any:
         raise argparse.ArgumentTypeError(f"not JSON, nor a readable file: {str(error).splitlines()[0]}") from None
     secrets.register(settings)
     return settings
+
+
+def command_line() -> str:
+    """The running command, as one types it; manifests are written without secrets."""
+    return shlex.join(["python", *sys.argv])
 
 
 class _Redacting(logging.Formatter):

