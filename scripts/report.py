@@ -275,8 +275,9 @@ def _determinism(config: Mapping[str, Any]) -> str:
         )
     if config["resources"]["platform"] == "cpu":
         return (
-            "Another run of this configuration on the same machine gives the same training metrics and items; only "
-            "times, memory and throughput differ."
+            "Another run of this configuration on the same machine gives the same rollouts, training metrics and items. "
+            "Times, memory and throughput differ, and so do the last digits of rollout_corr/* and training/rollout_*: "
+            "they hold the engine's rounding, which depends on how requests happen to share a batch."
         )
     return (
         "Every request has a seed of its own and kernels are deterministic; only times, memory and throughput should "

@@ -68,9 +68,14 @@ def test_a_resumed_step_repeats_the_killed_one(results: Path, request: pytest.Fi
 
 
 def different_metrics(first: dict, second: dict) -> list[str]:
-    """The metrics that differ, without those that measure time and memory."""
+    """The metrics that differ, without those that measure time and memory, and those of the engine's rounding, which
+    depends on how requests happen to share a batch."""
     measured = ("timing", "perf/", "actor/perf/")
-    names = [name for name in first.keys() | second.keys() if not name.startswith(measured)]
+    rounding = ("rollout_corr/", "training/rollout_")
+    for name in first:
+        if name.startswith(rounding):
+            assert first[name] == pytest.approx(second[name], rel=1e-2, abs=1e-5), name
+    names = [name for name in first.keys() | second.keys() if not name.startswith(measured + rounding)]
     return sorted(name for name in names if first.get(name) != second.get(name))
 
 
