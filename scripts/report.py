@@ -275,7 +275,7 @@ def _determinism(config: Mapping[str, Any]) -> str:
         )
     if config["resources"]["platform"] == "cpu":
         return (
-            "Another run of this configuration on the same machine gives the same rollouts, training metrics and items. "
+            "Another run of this configuration on this machine gives the same rollouts, training metrics and items. "
             "Times, memory and throughput differ, and so do the last digits of rollout_corr/* and training/rollout_*: "
             "they hold the engine's rounding, which depends on how requests happen to share a batch."
         )
