@@ -108,17 +108,22 @@ def _over_steps(
             for step in timeline.resumed_after:
                 panel.axvline(step + 0.5, color=INK, linestyle=":", linewidth=1.2)
         panels[-1].set_xlabel("training step")
-        steps, hours = timeline.frame["step"].to_numpy(float), timeline.hours.to_numpy(float)
-        if len(steps) > 1:
-            unit = "GPU-hours" if timeline.gpus else "hours"
-            upper = panels[0].secondary_xaxis(
-                "top", functions=(lambda x: np.interp(x, steps, hours), lambda h: np.interp(h, hours, steps))
-            )
-            upper.set_xlabel(unit)
+        _time_axis(panels[0], timeline)
 
     last = timeline.frame["step"].max()
     alternative = f"{title} over {last} training steps. {note}"
     return Figure(_svg(draw, title, alternative, len(draws), height), title, note)
+
+
+def _time_axis(panel: plt.Axes, timeline: Timeline) -> None:
+    """A second x axis: the time that a few of the steps were reached at."""
+    hours = timeline.hours
+    in_minutes = hours.max() < 1
+    places = np.unique(np.linspace(0, len(hours) - 1, 5).round().astype(int))
+    times = hours.to_numpy(float)[places] * (60 if in_minutes else 1)
+    upper = panel.secondary_xaxis("top")
+    upper.set_xticks(timeline.frame["step"].to_numpy()[places], [f"{time:.3g}" for time in times])
+    upper.set_xlabel(f"{'GPU-' if timeline.gpus else ''}{'minutes' if in_minutes else 'hours'}")
 
 
 def _line(timeline: Timeline, name: str, colour: int = 0, style: str = "-", label: str | None = None) -> Draw:
