@@ -33,7 +33,7 @@ def main(arguments: argparse.Namespace) -> None:
     check_prompt_lengths(rows, config["agent"]["max_prompt_length"])
     test = pq.read_table(data / "test.parquet").slice(0, config["evaluate"]["max_items"])
     evaluated = evaluated_rows(test, load_task(config["task"]), config["evaluate"], rows["tools"])
-    model = manifest.file_records(arguments.model, [path for path in arguments.model.rglob("*") if path.is_file()])
+    model = manifest.folder_records(arguments.model)
     fingerprint = manifest.digest([config, rows["files"], model, arguments.code])
     work = out / "work" / fingerprint
     with launch.exclusive(out) as lock:

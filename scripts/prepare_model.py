@@ -28,10 +28,7 @@ def main(arguments: argparse.Namespace) -> None:
     else:
         download_model(model["hub"], folder)
     check_model_folder(folder)
-    files = [path for path in folder.rglob("*") if path.is_file() and ".cache" not in path.parts]
-    manifest.write_json(
-        arguments.out / "manifest.json", {"source": model, "files": manifest.file_records(folder, files)}
-    )
+    manifest.write_json(arguments.out / "manifest.json", {"source": model, "files": manifest.folder_records(folder)})
 
 
 def _make_embedded(settings: dict, data: Path | None, folder: Path) -> None:

@@ -188,9 +188,8 @@ def _publish(out: Path, run: Run, stopped: Alarm | None) -> None:
     lines = [json.dumps(records[step]) + "\n" for step in sorted(records)]
     manifest.write_text(out / "metrics.jsonl", "".join(lines))
     files = [path for name in ("model", "rollouts") for path in (out / name).rglob("*") if path.is_file()]
-    model_files = [path for path in (out / "model").rglob("*") if path.is_file()]
     record = {
-        "files_of_model": manifest.file_records(out / "model", model_files),
+        "files_of_model": manifest.folder_records(out / "model"),
         "fingerprint": run.fingerprint,
         "steps": run.steps,
         "reached": reached,

@@ -44,7 +44,7 @@ def main(arguments: argparse.Namespace) -> None:
             "losses": losses,
             "settings": warm,
             "seed": settings["seed"],
-            "files": manifest.file_records(folder, [path for path in folder.rglob("*") if path.is_file()]),
+            "files": manifest.folder_records(folder),
         },
     )
 

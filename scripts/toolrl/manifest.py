@@ -39,6 +39,16 @@ def file_records(root: Path, paths: Iterable[Path]) -> dict[str, dict[str, Any]]
     }
 
 
+def folder_records(folder: Path) -> dict[str, dict[str, Any]]:
+    """`file_records` of all files below a folder, without hidden ones (Snakemake marks directories with one)."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return file_records(folder, [path for path in files if not _is_hidden(path.relative_to(folder))])
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
+
+
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Writes the whole text or nothing: a temporary file beside the target, then a rename. Lone surrogates, which UTF-8
     cannot hold, are written as escapes."""
