@@ -42,9 +42,14 @@ def workflow(tmp_path: Path) -> Path:
     return folder
 
 
+PLANTED = {f"PLANTED_{name}": f"5ecr3t-{name}-v4lue" for name in ("API_KEY", "ACCESS_TOKEN", "PASSWORD")}
+"""Secrets in the environment of every run; none may reach a file."""
+
+
 def environment() -> dict[str, str]:
-    """Ours, with the running Python's commands first: rules call `python`."""
-    return {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    """Ours, with the running Python's commands first (rules call `python`), and secrets."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, **PLANTED, "PATH": path}
 
 
 def snakemake(folder: Path, *arguments: str, timeout: float = 600) -> subprocess.CompletedProcess:

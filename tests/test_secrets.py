@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import synthetic
+from conftest import PLANTED
 from test_contracts import run  # noqa: F401
 from test_report import build
 from toolrl import cli, manifest, secrets
@@ -55,6 +56,15 @@ def leaks(folder: Path) -> list[tuple[str, str]]:
     contents = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
     assert contents
     return [(str(file), value) for file, text in contents.items() for value in planted() if value.encode() in text]
+
+
+@pytest.mark.e2e
+def test_the_real_run_wrote_no_secret(results: Path) -> None:
+    """Ray, verl and vLLM print environments and configurations."""
+    for file in results.rglob("*"):
+        if file.is_file():
+            content = file.read_bytes()
+            assert not [value for value in PLANTED.values() if value.encode() in content], file
 
 
 def test_there_are_twenty() -> None:
