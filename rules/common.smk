@@ -148,11 +148,9 @@ def evaluated_model(file):
 
 
 def run_folders():
-    """For each run, its configuration and the folders of its stages' owners, as the report reads them."""
+    """For each run, the folders of its stages' owners, as the report reads them."""
     folders = {
         run.name: {
-            "root": root,
-            "config": run.config,
             "data": f"{owner(root, 'preprocess')}/data",
             "train": f"{owner(root, 'train')}/train",
             "start": f"{owner(root, 'evaluate_start')}/evaluate/start",

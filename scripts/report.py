@@ -15,6 +15,7 @@ import pandas as pd
 from toolrl import cli, manifest, plots, provenance, trajectories
 from toolrl.errors import UserError
 from toolrl.evaluation import Evaluation, compare, incomparable, shared_arms
+from toolrl.runs import all_runs
 from toolrl.secrets import redacted, without_secrets
 from toolrl.stats import Mean, PairedComparison, Proportion, adjusted, proportion, t_mean
 
@@ -105,11 +106,11 @@ class Run:
 
 def main(arguments: argparse.Namespace) -> None:
     started = datetime.now(UTC)
-    runs = [
-        Run(name, entry["config"], {key: Path(entry[key]) for key in ("data", "train", *MODELS)})
-        for name, entry in arguments.runs.items()
-    ]
     config = arguments.settings
+    runs = [
+        Run(run.name, run.config, {stage: Path(folder) for stage, folder in arguments.runs[run.name].items()})
+        for run in all_runs(config)
+    ]
     folder = arguments.out.parent
     records = [provenance.run_record(run.name, run.config, run.folders) for run in runs]
     code = provenance.code_state(Path(__file__).parent)
@@ -367,7 +368,7 @@ if __name__ == "__main__":
     command = cli.parser(__doc__)
     cli.add_settings(command)
     command.add_argument(
-        "--runs", type=json.loads, required=True, help="JSON: run → its config and the folders of its stages"
+        "--runs", type=json.loads, required=True, help="JSON: run → the folders of data, train, start, trained"
     )
     command.add_argument("--template", type=Path, required=True, help="the page's Jinja template")
     command.add_argument("--out", type=Path, required=True, help="the page to write")

@@ -24,7 +24,7 @@ def run(
     hostile: Hostile = lambda index: "", repeats: int = 0, samples: int = 0, changes: dict | None = None,
     test_set: str = "t", seed: int = 1,
 ) -> dict:  # fmt: skip
-    """Writes a run below `folder` and returns its entry for report.py's --runs."""
+    """Writes a run below `folder`; returns its configuration, its `changes` to the default, and its `folders`."""
     config = default_config()
     config.pop("runs")
     config["evaluate"] |= {"arms": list(arms), "repeats": repeats, "samples": samples}
@@ -65,7 +65,8 @@ def run(
         "hardware": {"processor": "x", "cores": 2, "memory_bytes": 2**34, "gpus": ["H", "H"]},
     }  # fmt: skip
     manifest.write_json(folder / "train" / "manifest.json", training)
-    return {"config": config, **{name: str(folder / name) for name in ("data", "train", "start", "trained")}}
+    folders = {name: str(folder / name) for name in ("data", "train", "start", "trained")}
+    return {"config": config, "changes": changes or {}, "folders": folders}
 
 
 def _item(index: int, arm: str, repeat: int, sample: int, right: bool, hostile: str) -> dict:
