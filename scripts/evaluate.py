@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from toolrl import cli, manifest
+from toolrl import cli, machine, manifest
 from toolrl.arms import agent_loop, evaluated_rows
 from toolrl.data.agent_rows import check_prompt_lengths, write_parquet
 from toolrl.errors import UserError
@@ -43,6 +43,7 @@ def main(arguments: argparse.Namespace) -> None:
         if (work / COMPLETE).exists():
             cli.log.info("evaluate: the result of the same evaluation is at hand (%s)", fingerprint)
         else:
+            machine.need_gpus(config["resources"], "evaluate")
             cli.log.info(
                 "evaluate: %d items, %d episodes over all arms, with %s",
                 test.num_rows,

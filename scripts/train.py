@@ -100,6 +100,7 @@ class Progress:
 
 def main(arguments: argparse.Namespace) -> None:
     config, out = arguments.settings, arguments.out.resolve()
+    machine.need_gpus(config["resources"], "train")
     defaults = settings.verl_defaults()
     for section in ("train", "rollout"):
         settings.check_overrides(section, config[section]["overrides"], defaults)

