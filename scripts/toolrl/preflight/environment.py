@@ -70,8 +70,10 @@ def gpus(inputs: Inputs) -> Iterator[str]:
         return
     asked = inputs.config["resources"][inputs.stage]["gpu"]
     if inputs.gpus.count < asked:
-        yield f"resources.{inputs.stage}.gpu asks for {asked} GPUs, but {inputs.gpus.count} are visible: lower "
-            "it, or run on a machine with as many."
+        yield (
+            f"resources.{inputs.stage}.gpu asks for {asked} GPUs, but {inputs.gpus.count} are visible: lower it, or run "
+            "on a machine with as many."
+        )
 
 
 def gpus_here() -> Gpus | None:
