@@ -71,8 +71,8 @@ def gpus(inputs: Inputs) -> Iterator[str]:
     asked = inputs.config["resources"][inputs.stage]["gpu"]
     if inputs.gpus.count < asked:
         yield (
-            f"resources.{inputs.stage}.gpu asks for {asked} GPUs, but {inputs.gpus.count} are visible: lower it, or run "
-            "on a machine with as many."
+            f"resources.{inputs.stage}.gpu asks for {asked} GPUs, but {inputs.gpus.count} are visible: lower it, or "
+            "run on a machine with as many."
         )
 
 
