@@ -43,7 +43,6 @@ def main(arguments: argparse.Namespace) -> None:
         if (work / COMPLETE).exists():
             cli.log.info("evaluate: the result of the same evaluation is at hand (%s)", fingerprint)
         else:
-            machine.need_gpus(config["resources"], "evaluate")
             cli.log.info(
                 "evaluate: %d items, %d episodes over all arms, with %s",
                 test.num_rows,
@@ -51,7 +50,8 @@ def main(arguments: argparse.Namespace) -> None:
                 arguments.model,
             )
             shutil.rmtree(work, ignore_errors=True)
-            _launch(config, data, evaluated, arguments.model.resolve(), work, arguments.threads, lock)
+            with machine.own_gpus(config["resources"], "evaluate"):
+                _launch(config, data, evaluated, arguments.model.resolve(), work, arguments.threads, lock)
         table = _checked_items(work, evaluated, config, rows["tools"])
         (work / COMPLETE).touch()
     write_parquet(out / "items.parquet", table)

@@ -100,7 +100,6 @@ class Progress:
 
 def main(arguments: argparse.Namespace) -> None:
     config, out = arguments.settings, arguments.out.resolve()
-    machine.need_gpus(config["resources"], "train")
     defaults = settings.verl_defaults()
     for section in ("train", "rollout"):
         settings.check_overrides(section, config[section]["overrides"], defaults)
@@ -118,11 +117,13 @@ def main(arguments: argparse.Namespace) -> None:
         fingerprint,
     )
     with launch.exclusive(run.work) as lock:
+        attempts.close_killed(run.work, _last_step(run.work))
         checkpoints.repair(run.work, _recorded_step(run))
         checkpoints.need_room(run.work, run.start_model, config["train"])
         stopped = None
         if checkpoints.latest(run.work) < run.steps:
-            stopped = _train(run, defaults, arguments.threads, lock, out / "loggers")
+            with machine.own_gpus(config["resources"], "train"):
+                stopped = _train(run, defaults, arguments.threads, lock, out / "loggers")
         _publish(out, run, stopped)
 
 
@@ -131,7 +132,7 @@ def _train(run: Run, defaults: Any, threads: int, lock: int, logger_folder: Path
     config, work = run.config, run.work
     from_step = checkpoints.latest(work)
     gpus = config["resources"]["train"]["gpu"] * config["resources"]["nodes"]
-    number = attempts.begin(work, from_step, _last_step(work), gpus)
+    number = attempts.begin(work, from_step, gpus)
     # verl empties the metrics file when it starts, so every attempt has its own
     name = f"{number:03d}"
     paths = settings.Paths.below(work, run.data, run.start_model, name, run.validation_split)

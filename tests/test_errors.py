@@ -147,7 +147,20 @@ def test_unsupported_python_is_one_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["download", "preprocess", "prepare_model", "warm_start", "train", "evaluate", "report", "score", "lock"]
+    "name",
+    [
+        "download",
+        "prepare_model",
+        "preprocess",
+        "warm_start",
+        "preflight",
+        "train",
+        "evaluate",
+        "report",
+        "compare",
+        "score",
+        "lock",
+    ],
 )
 def test_every_command_has_help(name: str) -> None:
     result = script(name, "--help")

