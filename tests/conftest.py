@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+os.environ["VERL_PLATFORM"] = "cpu"
+"""verl reads it once, when the first test imports it; the commands under test have to set it themselves."""
+
 ROOT = Path(__file__).resolve().parents[1]
 WORKFLOW = ("Snakefile", "rules", "config", "scripts", "profiles", "report", "envs", "locks")
 
@@ -49,7 +52,8 @@ PLANTED = {f"PLANTED_{name}": f"5ecr3t-{name}-v4lue" for name in ("API_KEY", "AC
 def environment() -> dict[str, str]:
     """Ours, with the running Python's commands first (rules call `python`), and secrets."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, **PLANTED, "PATH": path}
+    inherited = {name: value for name, value in os.environ.items() if name != "VERL_PLATFORM"}
+    return {**inherited, **PLANTED, "PATH": path}
 
 
 def snakemake(folder: Path, *arguments: str, timeout: float = 600) -> subprocess.CompletedProcess:
@@ -65,7 +69,7 @@ def snakemake(folder: Path, *arguments: str, timeout: float = 600) -> subprocess
 
 def script(name: str, *arguments: str, timeout: float = 600) -> subprocess.CompletedProcess:
     command = [sys.executable, str(ROOT / "scripts" / f"{name}.py"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=timeout)
 
 
 @pytest.fixture(scope="session")

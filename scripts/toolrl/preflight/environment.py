@@ -57,7 +57,11 @@ def backend(inputs: Inputs) -> Iterator[str]:
         os.environ.setdefault("VERL_LOGGING_LEVEL", "ERROR")
         from verl.utils.device import get_device_name
 
-        if get_device_name() != "cpu":
+        try:
+            loaded = get_device_name() == "cpu"
+        except ValueError:  # verl swallows a plug-in's import error, and then does not know the platform
+            loaded = False
+        if not loaded:
             yield (
                 "verl did not load toolrl's CPU platform (entry point verl.plugins): install this project with "
                 "`pip install --no-deps --editable .`."
