@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from scipy.stats import binomtest
+from scipy.stats import binom, binomtest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
@@ -32,6 +32,11 @@ def main(arguments: argparse.Namespace) -> None:
     for n in SIZES:
         row = [_wilson_coverage(n, p, count, rng) for p in SHARES]
         print(f"| {n} | " + " | ".join(f"{100 * share:.1f}%" for share in [*row, float(np.mean(row))]) + " |")
+    print("\nWilson intervals: exact coverage, by enumeration\n")
+    print("| N | " + " | ".join(f"p = {p}" for p in SHARES) + " |")
+    print("|---|" + "---|" * len(SHARES))
+    for n in SIZES:
+        print(f"| {n} | " + " | ".join(f"{100 * _wilson_exact(n, p):.1f}%" for p in SHARES) + " |")
     print(f"\nBootstrap intervals of the paired difference: coverage over {count} data sets\n")
     print("| N | " + " | ".join(f"broken {a}, fixed {b}" for a, b in PAIRED) + " |")
     print("|---|" + "---|" * len(PAIRED))
@@ -57,6 +62,11 @@ def _wilson_coverage(n: int, p: float, count: int, rng: np.random.Generator) -> 
     successes = rng.binomial(n, p, count)
     known = {int(k): proportion_of(int(k), n) for k in np.unique(successes)}
     return float(np.mean([known[int(k)].low <= p <= known[int(k)].high for k in successes]))
+
+
+def _wilson_exact(n: int, p: float) -> float:
+    shares = ((k, proportion_of(k, n)) for k in range(n + 1))
+    return float(sum(binom.pmf(k, n, p) for k, share in shares if share.low <= p <= share.high))
 
 
 def _draw(n: int, broken: float, fixed: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
