@@ -49,7 +49,8 @@ def main(arguments: argparse.Namespace) -> None:
         alarms = AA_COMPARISONS - verdicts.count("not distinguishable")
         limit = binomtest(alarms, AA_COMPARISONS).proportion_ci(0.95, method="wilson")
         share = f"{100 * alarms / AA_COMPARISONS:.1f}%, 95% interval {100 * limit.low:.1f} to {100 * limit.high:.1f}"
-        print(f"* N = {n}: {alarms} verdicts of improved or worse ({share})")
+        exact = f"{100 * _exact_size(n, DISCORDANT):.1f}% by enumeration"
+        print(f"* N = {n}: {alarms} verdicts of improved or worse ({share}); {exact}")
     print(f"\nPower: share of verdicts `improved`, {DISCORDANT:.0%} of the items discordant, 500 data sets\n")
     print("| N | " + " | ".join(f"+{100 * effect:.0f} points" for effect in EFFECTS) + " |")
     print("|---|" + "---|" * len(EFFECTS))
@@ -85,6 +86,15 @@ def _paired_coverage(n: int, broken: float, fixed: float, count: int, rng: np.ra
 
 def _verdict(n: int, broken: float, fixed: float, rng: np.random.Generator) -> str:
     return compare_paired(*_draw(n, broken, fixed, rng), seed=0).verdict
+
+
+def _exact_size(n: int, discordant: float) -> float:
+    """How often the exact McNemar test rejects at 5% where fixed and broken items are equally likely."""
+    rejected = []
+    for d in range(n + 1):
+        tails = 2 * binom.cdf(range(d // 2 + 1), d, 0.5)
+        rejected.append(max(tails[tails < 0.05], default=0.0))
+    return float(np.dot(binom.pmf(range(n + 1), n, discordant), rejected))
 
 
 def _power(n: int, effect: float, rng: np.random.Generator) -> float:
