@@ -10,7 +10,7 @@ import argparse
 import json
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -86,11 +86,12 @@ class Progress:
             seconds * (self.run.steps - self.step),
         )
         self.loggers.log(self.step, values)
-        best = checkpoints.best_validated(self.run.work, checkpoints.complete(self.run.work))
-        # the rollouts of this step may still be being written
-        checkpoints.prune(
-            self.run.work, self.run.config["train"]["keep_checkpoints"], self.step - 1, {best} if best else ()
-        )
+        # verl dumps in the background: rollouts and validations of this step may still be being written
+        recorded = self.step - 1
+        complete = [step for step in checkpoints.complete(self.run.work) if step <= recorded]
+        best = checkpoints.best_validated(self.run.work, complete)
+        keep = self.run.config["train"]["keep_checkpoints"]
+        checkpoints.prune(self.run.work, keep, recorded, {best} if best else ())
         for alarm in self.watchdog.observe(self.step, values):
             cli.log.warning("train: watchdog: %s%s", alarm.message, "; stopping" if alarm.stop else "")
             attempts.note_alarm(self.run.work, alarm.record())
@@ -117,8 +118,9 @@ def main(arguments: argparse.Namespace) -> None:
         fingerprint,
     )
     with launch.exclusive(run.work) as lock:
-        attempts.close_killed(run.work, _last_step(run.work))
-        checkpoints.repair(run.work, _recorded_step(run))
+        logged = _logged_steps(run.work)
+        attempts.close_killed(run.work, max(logged, default=0))
+        checkpoints.repair(run.work, _recorded_step(run, logged))
         checkpoints.need_room(run.work, run.start_model, config["train"])
         stopped = None
         if checkpoints.latest(run.work) < run.steps:
@@ -171,18 +173,19 @@ def _train(run: Run, defaults: Any, threads: int, lock: int, logger_folder: Path
 
 def _publish(out: Path, run: Run, stopped: Alarm | None) -> None:
     """Checks that the run did what was asked, then copies its results into place."""
-    work, train = run.work, run.config["train"]
-    records = _merged_records(work)
+    work = run.work
+    episodes = _episodes(work)
+    records = _merged_records(work, episodes)
     if stopped is None:
         contracts.check_reached(work, run.steps)
     reached = min(run.steps, max(records, default=0))
     selection = _select(run, stopped)
     exported = checkpoints.exported(work, selection.step)
     contracts.check_exported(exported, run.start_model)
-    contracts.check_records(records, reached if stopped is None else stopped.step - 1)
-    expected = train["batch_size"] * train["rollouts_per_prompt"]
-    contracts.check_rollouts(work / "rollouts", reached if stopped is None else stopped.step - 1, expected)
-    contracts.check_episodes(_episodes(work), run.config["agent"]["agent_name"])
+    sound = reached if stopped is None else stopped.step - 1
+    contracts.check_records(records, sound)
+    contracts.check_rollouts(work / "rollouts", sound, _rollouts_a_step(run))
+    contracts.check_episodes(pd.concat(episodes.values()), run.config["agent"]["agent_name"])
     cli.log.info("train: exporting the model of step %d (%s)", selection.step, selection.rule)
     for name, source in (("model", exported), ("rollouts", work / "rollouts")):
         shutil.rmtree(out / name, ignore_errors=True)
@@ -235,13 +238,13 @@ def _select(run: Run, stopped: Alarm | None) -> Selection:
     return Selection(candidates[-1], "last before the watchdog's stop")
 
 
-def _merged_records(work: Path) -> dict[int, dict[str, Any]]:
+def _merged_records(work: Path, episodes: Mapping[Path, pd.DataFrame]) -> dict[int, dict[str, Any]]:
     """Every step's metrics with its episodes' means and validation; a step that a later attempt repeated counts as
     that one ran it."""
     records = {}
-    for file in sorted(work.glob("metrics-*.jsonl")):
-        means = episode_means(read_episodes(_episode_folder(work, file)))
-        for entry in _read_lines(file):
+    for file, notes in episodes.items():
+        means = episode_means(notes)
+        for entry in manifest.read_json_lines(file):
             if "critic/score/mean" in entry["data"]:
                 entry["data"] |= means.get(entry["step"], {})
                 records[entry["step"]] = entry
@@ -251,33 +254,28 @@ def _merged_records(work: Path) -> dict[int, dict[str, Any]]:
     return records
 
 
-def _last_step(work: Path) -> int:
-    steps = [entry["step"] for file in work.glob("metrics-*.jsonl") for entry in _read_lines(file)]
-    return max(steps, default=0)
+def _logged_steps(work: Path) -> set[int]:
+    return {entry["step"] for file in work.glob("metrics-*.jsonl") for entry in manifest.read_json_lines(file)}
 
 
-def _recorded_step(run: Run) -> int:
+def _recorded_step(run: Run, logged: Collection[int]) -> int:
     """The last step up to which every step has its metrics and all its rollouts."""
-    logged = {entry["step"] for file in run.work.glob("metrics-*.jsonl") for entry in _read_lines(file)}
-    expected = run.config["train"]["batch_size"] * run.config["train"]["rollouts_per_prompt"]
     step = 0
-    while step + 1 in logged and contracts.rollout_count(run.work / "rollouts", step + 1) == expected:
+    while step + 1 in logged and contracts.rollout_count(run.work / "rollouts", step + 1) == _rollouts_a_step(run):
         step += 1
     return step
 
 
-def _episodes(work: Path) -> pd.DataFrame:
-    return pd.concat([read_episodes(_episode_folder(work, file)) for file in sorted(work.glob("metrics-*.jsonl"))])
+def _rollouts_a_step(run: Run) -> int:
+    return run.config["train"]["batch_size"] * run.config["train"]["rollouts_per_prompt"]
 
 
-def _episode_folder(work: Path, metrics: Path) -> Path:
-    return work / metrics.stem.replace("metrics", "episodes")
-
-
-def _read_lines(path: Path) -> list[dict[str, Any]]:
-    """The records of a metrics file, without a last line that was cut off when the attempt was killed."""
-    with open(path, encoding="utf-8") as handle:
-        return [json.loads(line) for line in handle if line.endswith("\n")]
+def _episodes(work: Path) -> dict[Path, pd.DataFrame]:
+    """The notes of each attempt's episodes, by its metrics file, in the order of the attempts."""
+    return {
+        file: read_episodes(work / file.stem.replace("metrics", "episodes"))
+        for file in sorted(work.glob("metrics-*.jsonl"))
+    }
 
 
 if __name__ == "__main__":

@@ -201,6 +201,15 @@ def test_the_best_validated_checkpoint_survives_and_is_selected(run: Run, tmp_pa
     assert checkpoints.complete(next((out / "checkpoints").iterdir()))[0] == 2
 
 
+def test_a_validation_that_is_still_being_written_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "validations").mkdir()
+    for step, lines in {2: ["1", "1"], 4: ["0", "1"]}.items():
+        text = "".join(f'{{"value_correct": {right}}}\n' for right in lines)
+        (tmp_path / "validations" / f"{step}.jsonl").write_text(text + ('{"value_cor' if step == 4 else ""))
+    assert checkpoints.read_validations(tmp_path) == {2: [True, True], 4: [False, True]}
+    assert checkpoints.best_validated(tmp_path, [2, 4, 6]) == 2
+
+
 def test_checkpoints_are_pruned_and_half_written_ones_removed(tmp_path: Path) -> None:
     for step in (2, 4, 6, 8):
         (tmp_path / f"global_step_{step}").mkdir()

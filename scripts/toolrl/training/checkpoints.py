@@ -5,7 +5,6 @@ complete. Old ones are deleted here and not by verl, which makes room before the
 it resumes, what earlier attempts saved.
 """
 
-import json
 import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -117,15 +116,17 @@ def need_room(work: Path, model: Path, train: Mapping[str, Any]) -> None:
 
 def read_validations(work: Path) -> dict[int, list[bool]]:
     """Whether each item was right, by the step after which verl validated."""
-    result = {}
-    for path in (work / "validations").glob("*.jsonl"):
-        lines = path.read_text(encoding="utf-8").splitlines()
-        result[int(path.stem)] = [bool(json.loads(line)["value_correct"]) for line in lines]
-    return dict(sorted(result.items()))
+    steps = sorted(int(path.stem) for path in (work / "validations").glob("*.jsonl"))
+    return {step: _validated(work, step) for step in steps}
+
+
+def _validated(work: Path, step: int) -> list[bool]:
+    dump = work / "validations" / f"{step}.jsonl"
+    return [bool(record["value_correct"]) for record in manifest.read_json_lines(dump)] if dump.is_file() else []
 
 
 def best_validated(work: Path, candidates: Collection[int]) -> int | None:
     """The candidate with the highest validation accuracy, the earliest of equals; None if none was validated."""
-    shares = {step: sum(right) / len(right) for step, right in read_validations(work).items() if right}
-    validated = [step for step in sorted(candidates) if step in shares]
-    return max(validated, key=lambda step: (shares[step], -step), default=None)
+    outcomes = {step: _validated(work, step) for step in candidates}
+    shares = {step: sum(right) / len(right) for step, right in outcomes.items() if right}
+    return max(shares, key=lambda step: (shares[step], -step), default=None)
