@@ -69,20 +69,23 @@ def code(stage, loaded_by_verl=False):
 
     def of_run(wildcards):
         run_config = RUNS[wildcards.root].config
-        loaded = [SCRIPTS / f"{stage}.py", task_module(run_config)]
-        if loaded_by_verl:
-            loaded += [*LOADED_BY_VERL, *user_files(run_config)]
-        return code_digest(*loaded, root=SCRIPTS)
+        loaded = (
+            episode_files(run_config) if loaded_by_verl else [task_module(run_config)]
+        )
+        return code_digest(SCRIPTS / f"{stage}.py", *loaded, root=SCRIPTS)
 
     return of_run
+
+
+def episode_files(run_config):
+    """The modules that verl loads by name in a run: the task, ours, and the user's."""
+    return [task_module(run_config), *LOADED_BY_VERL, *user_files(run_config)]
 
 
 def episode_code(wildcards):
     """A digest of the code that shapes episodes and what is learned from them; a change elsewhere in a stage's code
     runs the stage again, but that finds its checkpoints or its result at hand."""
-    run_config = RUNS[wildcards.root].config
-    files = [task_module(run_config), *LOADED_BY_VERL, *user_files(run_config)]
-    return code_digest(*files, root=SCRIPTS)
+    return code_digest(*episode_files(RUNS[wildcards.root].config), root=SCRIPTS)
 
 
 LOADED_BY_VERL = [
@@ -149,7 +152,7 @@ def evaluated_model(file):
 
 def run_folders():
     """For each run, the folders of its stages' owners, as the report reads them."""
-    folders = {
+    return {
         run.name: {
             "data": f"{owner(root, 'preprocess')}/data",
             "train": f"{owner(root, 'train')}/train",
@@ -158,4 +161,3 @@ def run_folders():
         }
         for root, run in RUNS.items()
     }
-    return folders

@@ -11,7 +11,8 @@ from pathlib import Path
 from toolrl import cli
 from toolrl.errors import UserError
 from toolrl.evaluation import Evaluation, compare, shared_arms
-from toolrl.stats import PairedComparison, Proportion, adjusted
+from toolrl.stats import PairedComparison, adjusted
+from toolrl.wording import percent, points
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -62,9 +63,9 @@ def _print_table(first: Evaluation, second: Evaluation, found: dict[str, PairedC
     comparisons = found.values()
     rows: dict[str, list[str]] = {
         "items": [str(comparison.n) for comparison in comparisons],
-        "first": [_percent(first.accuracy(arm)) for arm in found],
-        "second": [_percent(second.accuracy(arm)) for arm in found],
-        "difference, points": [_points(comparison) for comparison in comparisons],
+        "first": [_two_lines(percent(first.accuracy(arm))) for arm in found],
+        "second": [_two_lines(percent(second.accuracy(arm))) for arm in found],
+        "difference, points": [_two_lines(points(comparison)) for comparison in comparisons],
         "fixed / broken": [f"{comparison.only_second} / {comparison.only_first}" for comparison in comparisons],
         "p": [f"{comparison.p_value:.4f}" for comparison in comparisons],
         "adjusted p": [f"{comparison.adjusted_p:.4f}" for comparison in comparisons],
@@ -77,12 +78,9 @@ def _print_table(first: Evaluation, second: Evaluation, found: dict[str, PairedC
     console.print("95% intervals: Wilson, and bootstrap over items; exact McNemar tests, Holm-adjusted over the arms.")
 
 
-def _percent(share: Proportion) -> str:
-    return f"{100 * share.value:.1f}%\n({100 * share.low:.1f} to {100 * share.high:.1f})"
-
-
-def _points(comparison: PairedComparison) -> str:
-    return f"{100 * comparison.difference:+.1f}\n({100 * comparison.low:+.1f} to {100 * comparison.high:+.1f})"
+def _two_lines(value: str) -> str:
+    """A value over its interval, so that three arms fit a terminal of 80 columns."""
+    return value.replace(" (", "\n(")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from toolrl import cli, machine, manifest
 from toolrl.arms import agent_loop, evaluated_rows
 from toolrl.data.agent_rows import check_prompt_lengths, write_parquet
 from toolrl.errors import UserError
-from toolrl.stats import proportion
+from toolrl.evaluation import Evaluation
 from toolrl.tasks import load_task
 from toolrl.training import contracts
 from toolrl.verl_bridge import dumps, launch, settings
@@ -55,10 +55,6 @@ def main(arguments: argparse.Namespace) -> None:
         table = _checked_items(work, evaluated, config, rows["tools"])
         (work / COMPLETE).touch()
     write_parquet(out / "items.parquet", table)
-    for arm in config["evaluate"]["arms"]:
-        reported = [row for row in table.to_pylist() if (row["arm"], row["repeat"], row["sample"]) == (arm, 0, 0)]
-        accuracy = proportion([row["value_correct"] for row in reported])
-        cli.log.info("evaluate: %s: %d of %d right (%.1f%%)", arm, accuracy.successes, accuracy.n, 100 * accuracy.value)
     questions = test.column("extra_info").combine_chunks().field("question").to_pylist()
     truths = test.column("reward_model").combine_chunks().field("ground_truth").to_pylist()
     manifest.write_json(
@@ -77,6 +73,9 @@ def main(arguments: argparse.Namespace) -> None:
             "files": manifest.file_records(out, [out / "items.parquet"]),
         },
     )
+    for arm in config["evaluate"]["arms"]:
+        accuracy = Evaluation(out).accuracy(arm)
+        cli.log.info("evaluate: %s: %d of %d right (%.1f%%)", arm, accuracy.successes, accuracy.n, 100 * accuracy.value)
 
 
 def _launch(

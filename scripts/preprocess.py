@@ -8,6 +8,7 @@ last).
 import argparse
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import yaml
 from toolrl import cli, manifest
@@ -35,6 +36,9 @@ def main(arguments: argparse.Namespace) -> None:
         tools = tool_config(settings["task"], task, agent["tools"])
     names = [tool["tool_schema"]["function"]["name"] for tool in tools["tools"]]
     schemas = [tool["tool_schema"] for tool in tools["tools"]]
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(arguments.model)
     record: dict = {"rows": {}, "longest_prompt_tokens": {}, "prompt_tokens": {}, "tools": names}
     files = []
     for split, problems in _splits(arguments.data, task, settings["data"]["validation_rows"]).items():
@@ -42,7 +46,7 @@ def main(arguments: argparse.Namespace) -> None:
         path = out / f"{split}.parquet"
         write_parquet(path, table)
         files.append(path)
-        lengths = _prompt_lengths(table.column("prompt").to_pylist(), schemas, arguments.model)
+        lengths = _prompt_lengths(table.column("prompt").to_pylist(), schemas, tokenizer)
         record["rows"][split] = table.num_rows
         record["schema_hash"] = schema_hash(table.schema)
         record["longest_prompt_tokens"][split] = max(lengths, default=0)
@@ -50,11 +54,11 @@ def main(arguments: argparse.Namespace) -> None:
         cli.log.info("preprocess: %d %s rows, longest prompt %d tokens", table.num_rows, split, max(lengths, default=0))
         if split == "test":
             alone = [task.prompt(problem.question, []) for problem in problems]
-            lengths = _prompt_lengths(alone, [], arguments.model)
+            lengths = _prompt_lengths(alone, [], tokenizer)
             record["longest_prompt_tokens"]["test (no tool)"] = max(lengths)
             record["prompt_tokens"]["test (no tool)"] = dict(Counter(lengths))
     manifest.write_text(out / "tools.yaml", yaml.safe_dump(tools, sort_keys=False, allow_unicode=True))
-    record["chat_template"] = _chat_template(arguments.model)
+    record["chat_template"] = manifest.digest(tokenizer.chat_template)
     record["files"] = manifest.file_records(out, [*files, out / "tools.yaml"])
     manifest.write_json(out / "manifest.json", record)
 
@@ -77,19 +81,9 @@ def _splits(folder: Path, task: Task, validation_rows: int) -> dict[str, list[Pr
     return {"train": train[:kept], "validation": train[kept:], "test": test}
 
 
-def _chat_template(model: Path) -> str:
-    """First 16 hex digits of the sha256 of the model's chat template."""
-    from transformers import AutoTokenizer
-
-    return manifest.digest(AutoTokenizer.from_pretrained(model).chat_template)
-
-
-def _prompt_lengths(prompts: list, schemas: list, model: Path) -> list[int]:
+def _prompt_lengths(prompts: list, schemas: list, tokenizer: Any) -> list[int]:
     if not prompts:
         return []
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(model)
     rendered = tokenizer.apply_chat_template(prompts, tools=schemas, add_generation_prompt=True, tokenize=False)
     return [len(ids) for ids in tokenizer(rendered, add_special_tokens=False)["input_ids"]]
 

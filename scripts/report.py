@@ -17,7 +17,8 @@ from toolrl.errors import UserError
 from toolrl.evaluation import Evaluation, compare, incomparable, shared_arms
 from toolrl.runs import all_runs
 from toolrl.secrets import redacted, without_secrets
-from toolrl.stats import Mean, PairedComparison, Proportion, adjusted, proportion, t_mean
+from toolrl.stats import PairedComparison, Proportion, adjusted, proportion, t_mean
+from toolrl.wording import percent, points
 
 MODELS = ("start", "trained")
 MEASURES = (
@@ -143,10 +144,12 @@ def sentence(run: Run) -> str:
         return f"{OUTCOMES['invalid']}: {run.broken_contract}"
     arm, comparison = run.arms[0], run.primary
     start, trained = (run.accuracies[model][arm] for model in MODELS)
+    low, high = 100 * comparison.low, 100 * comparison.high
+    difference = f"{100 * comparison.difference:+.1f} points (95% interval {low:+.1f} to {high:+.1f})"
     family = f", Holm-adjusted over {len(run.arms)} arms" if len(run.arms) > 1 else ""
     return (
         f"{OUTCOMES[comparison.verdict]}: {percent(trained)} of {trained.n} test items right after training, "
-        f"{percent(start)} before; paired difference {points(comparison)}, exact McNemar "
+        f"{percent(start)} before; paired difference {difference}, exact McNemar "
         f"p {p_value(comparison.adjusted_p)}{family}. A single training seed."
     )
 
@@ -156,27 +159,13 @@ def several_sentence(runs: list[Run]) -> str:
     return f"{len(runs)} runs: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items()) + "."
 
 
-def percent(share: Proportion | Mean) -> str:
-    return f"{100 * share.value:.1f}% ({100 * share.low:.1f} to {100 * share.high:.1f})"
-
-
-def points(comparison: PairedComparison) -> str:
-    low, high = 100 * comparison.low, 100 * comparison.high
-    return f"{100 * comparison.difference:+.1f} points (95% interval {low:+.1f} to {high:+.1f})"
-
-
 def p_value(value: float) -> str:
     return "< 0.0001" if value < 1e-4 else f"= {value:.4f}"
 
 
-def cell_points(comparison: PairedComparison) -> str:
-    low, high = 100 * comparison.low, 100 * comparison.high
-    return f"{100 * comparison.difference:+.1f} ({low:+.1f} to {high:+.1f})"
-
-
 def _run_section(run: Run, record: dict[str, Any]) -> dict[str, Any]:
-    start, trained = run.evaluations.values()
     frame = run.timeline.frame
+    sampled = {model: evaluation.pass_at(run.config["seed"]) for model, evaluation in run.evaluations.items()}
     return {
         "name": run.name,
         "config": run.config,
@@ -188,8 +177,8 @@ def _run_section(run: Run, record: dict[str, Any]) -> dict[str, Any]:
         "accuracies": run.accuracies,
         "noise": {model: evaluation.noise_floor() for model, evaluation in run.evaluations.items()},
         "sampled": [
-            {"name": f"pass@{k}", "start": start.pass_at(run.config["seed"])[k], "trained": mean}
-            for k, mean in trained.pass_at(run.config["seed"]).items()
+            {"name": f"pass@{k}", "start": sampled["start"][k], "trained": mean}
+            for k, mean in sampled["trained"].items()
         ],
         "majority": {model: evaluation.majority_at() for model, evaluation in run.evaluations.items()},
         "samples": run.config["evaluate"]["samples"],
@@ -358,7 +347,7 @@ def _environment(template: Path) -> jinja2.Environment:
     )
     environment.filters |= {
         "percent": percent,
-        "points": cell_points,
+        "points": points,
         "p_value": lambda p: p_value(p).removeprefix("= "),
     }
     return environment

@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,9 @@ import yaml
 from toolrl.batches import batch_problems
 from toolrl.episodes import PARTS
 from toolrl.errors import UserError
-from toolrl.extensions import split_reference
+from toolrl.extensions import AGENT_LOOPS, split_reference
 from toolrl.tasks import load_task
 
-BUILT_IN_LOOPS = ("tool_agent", "single_turn_agent")
 SCHEMA_FILE = Path(__file__).resolve().parents[2] / "config" / "schema.yaml"
 
 
@@ -40,13 +40,15 @@ def check_run(config: Mapping[str, Any], name: str) -> None:
 
 def config_problems(config: Mapping[str, Any]) -> Iterator[str]:
     """A sentence for everything that is wrong. Keys are checked across only where the schema holds."""
-    schema = yaml.safe_load(SCHEMA_FILE.read_text(encoding="utf-8"))
-    errors = sorted(
-        jsonschema.Draft202012Validator(schema).iter_errors(config), key=lambda e: (len(e.path), str(e.path))
-    )
+    errors = sorted(_validator().iter_errors(config), key=lambda e: (len(e.path), str(e.path)))
     yield from map(_sentence, errors)
     if not errors:
         yield from _across_keys(config)
+
+
+@cache
+def _validator() -> Any:
+    return jsonschema.Draft202012Validator(yaml.safe_load(SCHEMA_FILE.read_text(encoding="utf-8")))
 
 
 def _sentence(error: Any) -> str:
@@ -127,7 +129,7 @@ def _agent_problems(config: Mapping[str, Any]) -> Iterator[str]:
         for tool in agent["tools"]:
             if tool not in task.tools:
                 yield f"agent.tools: task {task.name} has no tool {tool!r}; it has {', '.join(task.tools)}."
-    known = [*BUILT_IN_LOOPS, *agent["loops"]]
+    known = [*AGENT_LOOPS, *agent["loops"]]
     if agent["agent_name"] not in known:
         yield f"agent.agent_name must be one of {', '.join(known)}, not {agent['agent_name']!r}; see agent.loops."
     if agent["agent_name"] == "tool_agent" and not agent["tools"] and not agent["tool_config"]:

@@ -10,6 +10,12 @@ from typing import Any
 
 from toolrl.errors import UserError
 
+AGENT_LOOPS = {
+    "tool_agent": "toolrl.verl_bridge.agent_loop:RecordedToolAgentLoop",
+    "single_turn_agent": "verl.experimental.agent_loop.single_turn_agent_loop:SingleTurnAgentLoop",
+}
+"""The agent loops that are there without `agent.loops`."""
+
 
 def split_reference(reference: str) -> tuple[str, str]:
     """The file or module, and the name in it.

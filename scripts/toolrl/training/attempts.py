@@ -1,15 +1,14 @@
 """The record of a training's attempts: when each began and ended, why, and how far it came."""
 
-import os
 import socket
 import time
 from pathlib import Path
 from typing import Any
 
 from toolrl import manifest
+from toolrl.machine import scheduler_job
 
 FILE = "attempts.json"
-SCHEDULER_JOB = ("SLURM_JOB_ID", "LSB_JOBID", "PBS_JOBID", "JOB_ID")
 
 
 def read(work: Path) -> list[dict[str, Any]]:
@@ -42,7 +41,6 @@ def begin(work: Path, from_step: int, gpus: int) -> int:
         its number, from 1.
     """
     attempts = read(work)
-    job = next((os.environ[name] for name in SCHEDULER_JOB if name in os.environ), None)
     number = len(attempts) + 1
     attempts.append(
         {
@@ -53,7 +51,7 @@ def begin(work: Path, from_step: int, gpus: int) -> int:
             "from_step": from_step,
             "to_step": from_step,
             "host": socket.gethostname(),
-            "job": job,
+            "job": scheduler_job(),
             "gpus": gpus,
             "alarms": [],
         }

@@ -10,8 +10,7 @@ import pandas as pd
 from toolrl.errors import UserError
 from toolrl.models.sources import loading_problem, same_weights
 from toolrl.training import checkpoints
-
-WATCHED = ("actor/pg_loss", "actor/grad_norm")
+from toolrl.training.watchdog import WATCHED_FOR_NAN
 
 
 def check_reached(work: Path, steps: int) -> None:
@@ -40,7 +39,7 @@ def check_records(records: Mapping[int, Mapping[str, Any]], steps: int) -> None:
     for step in range(1, steps + 1):
         if step not in records:
             raise UserError(f"the metrics of step {step} are missing, although verl went on to step {steps}.")
-        for name in WATCHED:
+        for name in WATCHED_FOR_NAN:
             value = records[step]["data"].get(name, 0.0)
             if not math.isfinite(value):
                 raise UserError(

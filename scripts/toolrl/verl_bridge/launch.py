@@ -21,7 +21,7 @@ from toolrl.cli import log
 from toolrl.cpu import worker_forks
 from toolrl.data.agent_rows import read_tool_config
 from toolrl.errors import UserError
-from toolrl.extensions import absolute
+from toolrl.extensions import AGENT_LOOPS, absolute
 from toolrl.locks import acquire
 from toolrl.secrets import redacted, without_secrets
 from toolrl.verl_bridge.settings import Paths
@@ -29,10 +29,6 @@ from toolrl.verl_bridge.settings import Paths
 TRAINER = ("-m", "verl.trainer.main_ppo")
 """What the child's Python runs."""
 
-AGENT_LOOPS = {
-    "tool_agent": "toolrl.verl_bridge.agent_loop:RecordedToolAgentLoop",
-    "single_turn_agent": "verl.experimental.agent_loop.single_turn_agent_loop:SingleTurnAgentLoop",
-}
 POLL_SECONDS = 0.5
 LOCK_SECONDS = 60
 STOP_GRACE_SECONDS = 20
