@@ -15,12 +15,15 @@ from toolrl import cli
 from toolrl.errors import UserError
 
 CONDA_PYTHON = "3.12"
+CPU = ("--override", "locks/cpu-overrides.txt")
+SLURM = ("--override", "locks/slurm-overrides.txt")
 LOCKS = {
-    "cpu": ("--universal", "--python-version", "3.11", "--override", "locks/overrides.txt"),
+    "cpu": ("--universal", "--python-version", "3.11", *CPU, *SLURM),
     "light": ("--python-version", CONDA_PYTHON, "--python-platform", "x86_64-manylinux_2_28"),
-    "gpu": ("--python-version", CONDA_PYTHON, "--python-platform", "x86_64-manylinux_2_28"),
-    "sglang": ("--python-version", CONDA_PYTHON, "--python-platform", "x86_64-manylinux_2_34"),
+    "gpu": ("--python-version", CONDA_PYTHON, "--python-platform", "x86_64-manylinux_2_28", *SLURM),
+    "sglang": ("--python-version", CONDA_PYTHON, "--python-platform", "x86_64-manylinux_2_34", *SLURM),
 }
+SUBMISSION = "snakemake-executor-plugin-"
 ENVIRONMENTS = {"light": "light", "train": "gpu", "sglang": "sglang"}
 
 
@@ -45,7 +48,8 @@ def _run(command: list[str], folder: Path) -> None:
 
 
 def _write_environment(path: Path, name: str, lock: str, locked: str) -> None:
-    pins = re.findall(r"^[A-Za-z0-9._-]+(?:\[[^\]]*\])?==\S+", locked, re.MULTILINE)
+    # jobs submit no jobs, and pip would find what is overridden in the lock
+    pins = re.findall(rf"^(?!{SUBMISSION})[A-Za-z0-9._-]+(?:\[[^\]]*\])?==\S+", locked, re.MULTILINE)
     environment = {
         "name": f"toolrl-{name}",
         "channels": ["conda-forge", "nodefaults"],
