@@ -23,5 +23,8 @@ include: "rules/evaluate.smk"
 include: "rules/report.smk"
 
 
+cap_gpus()
+
+
 onstart:
     hold_folder()

@@ -14,7 +14,7 @@ from toolrl.extensions import user_files
 from toolrl.fingerprint import code_digest
 from toolrl.locks import acquire
 from toolrl.manifest import canonical_json
-from toolrl.machine import lock_name
+from toolrl.machine import lock_name, visible_gpus
 from toolrl.runs import Owners, all_runs, start_stage
 from toolrl.stages import stage_settings
 
@@ -100,6 +100,34 @@ LOADED_BY_VERL = [
         "cpu/vllm_plugin.py",
     )
 ]
+
+
+def gpus(stage):
+    """The GPUs that a stage's job asks for: on all its nodes, and none where it joins a running Ray cluster."""
+    resources = config["resources"]
+    if resources["ray_address"]:
+        return 0
+    return resources[stage]["gpu"] * (resources["nodes"] if stage == "train" else 1)
+
+
+def several_nodes():
+    """What a job of several nodes asks for besides: to run once, on the first node, with all of them at hand. These are
+    the resources that Snakemake has for MPI; `tasks` must not count for each GPU."""
+    nodes = config["resources"]["nodes"]
+    if nodes == 1 or config["resources"]["ray_address"]:
+        return {}
+    return {"nodes": nodes, "tasks": nodes, "tasks_per_gpu": 0, "mpi": "srun"}
+
+
+def cap_gpus():
+    """Snakemake ignores a resource that has no limit. On one machine the limit is the GPUs it has, so that jobs wait
+    for each other; where there are none, the job itself says so."""
+    runs_here = (
+        workflow.is_main_process and workflow.local_exec and not workflow.dryrun
+    )
+    if runs_here and "gpu" not in workflow.global_resources and visible_gpus():
+        workflow.register_resource("gpu", visible_gpus())
+
 
 HEAVY_ENVIRONMENT = (
     "../envs/sglang.yaml"

@@ -22,14 +22,13 @@ rule evaluate:
         "{root}/logs/evaluate_{model}.log",
     benchmark:
         "{root}/benchmarks/evaluate_{model}.tsv"
-    retries: lookup(dpath="resources/retries", within=config)
     conda:
         HEAVY_ENVIRONMENT
     threads: lookup(dpath="resources/evaluate/threads", within=config)
     resources:
         mem_mb=lookup(dpath="resources/evaluate/mem_mb", within=config),
         runtime=lookup(dpath="resources/evaluate/runtime", within=config),
-        gpu=lookup(dpath="resources/evaluate/gpu", within=config),
+        gpu=gpus("evaluate"),
     params:
         settings=settings("evaluate"),
         code=code("evaluate", loaded_by_verl=True),
@@ -42,4 +41,5 @@ rule evaluate:
         out=subpath(output.manifest, parent=True),
     shell:
         "python scripts/evaluate.py --settings {params.settings:q} --data {params.data} --model {params.model}"
-        " --code {params.episode_code} --scorer {params.scorer} --threads {threads} --out {params.out} --log {log}"
+        " --code {params.episode_code} --scorer {params.scorer} --threads {threads}"
+        " --memory-mb {resources.mem_mb} --out {params.out} --log {log}"

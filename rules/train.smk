@@ -27,14 +27,14 @@ rule train:
         "{root}/logs/train.log",
     benchmark:
         "{root}/benchmarks/train.tsv"
-    retries: lookup(dpath="resources/retries", within=config)
     conda:
         HEAVY_ENVIRONMENT
     threads: lookup(dpath="resources/train/threads", within=config)
     resources:
         mem_mb=lookup(dpath="resources/train/mem_mb", within=config),
         runtime=lookup(dpath="resources/train/runtime", within=config),
-        gpu=lookup(dpath="resources/train/gpu", within=config),
+        gpu=gpus("train"),
+        **several_nodes(),
     params:
         settings=settings("train"),
         code=code("train", loaded_by_verl=True),
@@ -44,4 +44,5 @@ rule train:
         out=subpath(output.manifest, parent=True),
     shell:
         "python scripts/train.py --settings {params.settings:q} --data {params.data} --model {params.model}"
-        " --code {params.episode_code} --threads {threads} --out {params.out} --log {log}"
+        " --code {params.episode_code} --threads {threads}"
+        " --memory-mb {resources.mem_mb} --out {params.out} --log {log}"

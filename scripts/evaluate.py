@@ -21,7 +21,7 @@ from toolrl.errors import UserError
 from toolrl.evaluation import Evaluation
 from toolrl.tasks import load_task
 from toolrl.training import contracts
-from toolrl.verl_bridge import dumps, launch, settings
+from toolrl.verl_bridge import dumps, launch, ray_nodes, settings
 
 COMPLETE = "complete"
 
@@ -51,7 +51,8 @@ def main(arguments: argparse.Namespace) -> None:
             )
             shutil.rmtree(work, ignore_errors=True)
             with machine.own_gpus(config["resources"], "evaluate"):
-                _launch(config, data, evaluated, arguments.model.resolve(), work, arguments.threads, lock)
+                share = settings.node_share(config, "evaluate", arguments.threads, arguments.memory_mb)
+                _launch(config, data, evaluated, arguments.model.resolve(), work, arguments.threads, share, lock)
         table = _checked_items(work, evaluated, config, rows["tools"])
         (work / COMPLETE).touch()
     write_parquet(out / "items.parquet", table)
@@ -79,7 +80,14 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 def _launch(
-    config: dict[str, Any], data: Path, evaluated: pa.Table, model: Path, work: Path, threads: int, lock: int
+    config: dict[str, Any],
+    data: Path,
+    evaluated: pa.Table,
+    model: Path,
+    work: Path,
+    threads: int,
+    share: ray_nodes.Share,
+    lock: int,
 ) -> None:
     """Has verl evaluate the rows, without training."""
     paths = settings.Paths.below(work, data, model, "001")
@@ -87,16 +95,17 @@ def _launch(
     paths = dataclasses.replace(paths, validation_files=work / "test.parquet")
     write_parquet(paths.validation_files, evaluated)
     launch.prepare(paths, config["agent"])
-    options = settings.launch_options(config, paths, config["resources"]["evaluate"]["gpu"], config["seed"])
+    options = settings.launch_options(config, paths, 1, share, config["seed"])
     options |= settings.evaluation_options(config["seed"])
-    launch.run_verl(
-        settings.compose_settings(options, settings.verl_defaults()),
-        work,
-        launch.environment(config["resources"]["platform"], threads, tool_config=config["agent"]["tool_config"]),
-        60 * config["watchdog"]["stall_minutes"],
-        lambda: None,
-        lock,
+    environment = launch.environment(
+        config["resources"]["platform"], threads, tool_config=config["agent"]["tool_config"]
     )
+    stall = 60 * config["watchdog"]["stall_minutes"]
+    with ray_nodes.cluster(config["resources"], 1, share, environment, work / "ray.log") as address:
+        if address:
+            options |= settings.cluster_options(address)
+        composed = settings.compose_settings(options, settings.verl_defaults())
+        launch.run_verl(composed, work, environment, stall, lambda: None, lock)
 
 
 def _checked_items(work: Path, evaluated: pa.Table, config: dict[str, Any], tools: list[str]) -> pa.Table:
@@ -124,5 +133,6 @@ if __name__ == "__main__":
     command.add_argument("--code", default="", help="digest of the code that shapes episodes, part of the fingerprint")
     command.add_argument("--scorer", default="", help="digest of the task's code, recorded for comparisons")
     command.add_argument("--threads", type=int, required=True, help="CPU threads for each heavy process")
+    command.add_argument("--memory-mb", type=int, required=True, help="memory of the job, in MB")
     command.add_argument("--out", type=Path, required=True, help="the folder to write to")
     cli.run(main, command)

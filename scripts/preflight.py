@@ -22,7 +22,7 @@ def main(arguments: argparse.Namespace) -> None:
     if not lock.is_file():
         raise UserError(f"--locks: {lock} does not exist; it is written by `make lock`.")
     on_gpu = config["resources"]["platform"] == "cuda"
-    gpus = environment.gpus_here() if on_gpu else None
+    gpus = environment.gpus_here(config["resources"]["ray_address"]) if on_gpu else None
     inputs = Inputs(
         arguments.stage,
         config,

@@ -24,7 +24,7 @@ from toolrl.stages import dotted, shaping_settings
 from toolrl.training import attempts, checkpoints, contracts
 from toolrl.training.loggers import Loggers
 from toolrl.training.watchdog import Alarm, Stopped, Watchdog
-from toolrl.verl_bridge import launch, settings
+from toolrl.verl_bridge import launch, ray_nodes, settings
 from toolrl.verl_bridge.dumps import episode_means, read_episodes
 
 
@@ -125,23 +125,24 @@ def main(arguments: argparse.Namespace) -> None:
         stopped = None
         if checkpoints.latest(run.work) < run.steps:
             with machine.own_gpus(config["resources"], "train"):
-                stopped = _train(run, defaults, arguments.threads, lock, out / "loggers")
+                share = settings.node_share(config, "train", arguments.threads, arguments.memory_mb)
+                stopped = _train(run, defaults, arguments.threads, share, lock, out / "loggers")
         _publish(out, run, stopped)
 
 
-def _train(run: Run, defaults: Any, threads: int, lock: int, logger_folder: Path) -> Alarm | None:
+def _train(
+    run: Run, defaults: Any, threads: int, share: ray_nodes.Share, lock: int, logger_folder: Path
+) -> Alarm | None:
     """Runs verl to the last step; returns the alarm if the watchdog stopped it."""
     config, work = run.config, run.work
     from_step = checkpoints.latest(work)
-    gpus = config["resources"]["train"]["gpu"] * config["resources"]["nodes"]
-    number = attempts.begin(work, from_step, gpus)
+    nodes = config["resources"]["nodes"]
+    number = attempts.begin(work, from_step, config["resources"]["train"]["gpu"] * nodes)
     # verl empties the metrics file when it starts, so every attempt has its own
     name = f"{number:03d}"
     paths = settings.Paths.below(work, run.data, run.start_model, name, run.validation_split)
     launch.prepare(paths, config["agent"])
-    options = settings.launch_options(
-        config, paths, config["resources"]["train"]["gpu"], settings.training_seed(config)
-    )
+    options = settings.launch_options(config, paths, nodes, share, settings.training_seed(config))
     options |= settings.training_options(config, paths, run.steps)
     cli.log.info(
         "train: %d steps of %d prompts x %d rollouts (run %s)%s",
@@ -155,10 +156,13 @@ def _train(run: Run, defaults: Any, threads: int, lock: int, logger_folder: Path
     loggers = Loggers(config["train"]["loggers"], logger_folder, run.fingerprint, dotted(without_secrets(config)))
     progress = Progress(run, metrics, from_step, loggers)
     environment = launch.environment(config["resources"]["platform"], threads, metrics, config["agent"]["tool_config"])
-    reason, stopped = "interrupted", None
+    reason, stopped = attempts.INTERRUPTED, None
     try:
         stall = 60 * config["watchdog"]["stall_minutes"]
-        launch.run_verl(settings.compose_settings(options, defaults), work, environment, stall, progress, lock)
+        with ray_nodes.cluster(config["resources"], nodes, share, environment, work / "ray.log") as address:
+            if address:
+                options |= settings.cluster_options(address)
+            launch.run_verl(settings.compose_settings(options, defaults), work, environment, stall, progress, lock)
         reason = "finished"
     except Stopped as stop:
         stopped, reason = stop.alarm, f"stopped by the watchdog: {stop}"
@@ -287,5 +291,6 @@ if __name__ == "__main__":
         "--code", default="", help="digest of the code that shapes what is learned, part of the fingerprint"
     )
     command.add_argument("--threads", type=int, required=True, help="CPU threads for each heavy process")
+    command.add_argument("--memory-mb", type=int, required=True, help="memory of the job on each node, in MB")
     command.add_argument("--out", type=Path, required=True, help="the folder to write to")
     cli.run(main, command)

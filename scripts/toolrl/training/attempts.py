@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from toolrl import manifest
-from toolrl.machine import scheduler_job
+from toolrl.machine import scheduler_job, slurm_state
 
 FILE = "attempts.json"
+KILLED, INTERRUPTED = "killed", "interrupted"
 
 
 def read(work: Path) -> list[dict[str, Any]]:
-    """Every attempt so far: number, started and ended (Unix seconds), reason, from_step, to_step, host, job, gpus, and
-    the watchdog's alarms.
+    """Every attempt so far: number, started and ended (Unix seconds), reason, from_step, to_step, host, job, how the
+    scheduler says that the job ended, gpus, and the watchdog's alarms.
 
     `ended` and `reason` are None for the one that is running.
     """
@@ -21,12 +22,16 @@ def read(work: Path) -> list[dict[str, Any]]:
 
 
 def close_killed(work: Path, last_step: int) -> None:
-    """Notes that an attempt which left no end was killed; `last_step` is the last step that it finished."""
+    """Notes that an attempt which left no end was killed, and what the scheduler says about it; `last_step` is the last
+    step that it finished."""
     attempts = read(work)
     for attempt in attempts:
         if attempt["ended"] is None:
-            attempt |= {"ended": _last_sign_of_life(work, attempt), "reason": "killed", "to_step": last_step}
-            manifest.write_json(work / FILE, {"attempts": attempts})
+            attempt |= {"ended": _last_sign_of_life(work, attempt), "reason": KILLED, "to_step": last_step}
+        if attempt["reason"] in (KILLED, INTERRUPTED) and attempt["job"] and attempt["job_state"] is None:
+            attempt["job_state"] = slurm_state(attempt["job"])
+    if attempts:
+        manifest.write_json(work / FILE, {"attempts": attempts})
 
 
 def begin(work: Path, from_step: int, gpus: int) -> int:
@@ -52,6 +57,7 @@ def begin(work: Path, from_step: int, gpus: int) -> int:
             "to_step": from_step,
             "host": socket.gethostname(),
             "job": scheduler_job(),
+            "job_state": None,
             "gpus": gpus,
             "alarms": [],
         }

@@ -58,6 +58,8 @@ def environment(
     folders = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")]
     folders += [str(Path(tool_config).resolve().parent)] if tool_config else []
     result["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
+    # Slurm sets AMD's variable beside NVIDIA's, and verl refuses to choose
+    result.pop("ROCR_VISIBLE_DEVICES", None)
     if platform == "cpu":
         result |= {
             "VERL_PLATFORM": "cpu",

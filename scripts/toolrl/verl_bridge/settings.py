@@ -13,8 +13,15 @@ from typing import Any
 from toolrl.cpu import worker_forks
 from toolrl.errors import UserError
 from toolrl.extensions import absolute
+from toolrl.verl_bridge import ray_nodes
 
 MODEL, ACTOR, ENGINE = "actor_rollout_ref.model", "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+OWN_RAY_ONLY = ("num_gpus", "object_store_memory", "include_dashboard")
+LOGICAL_CPUS = 12
+"""On the cpu platform: Ray's actors mostly wait, whatever the number of cores."""
+
+OBJECT_STORE_SHARE = 0.125
+"""Of a job's memory."""
 
 
 @dataclass(frozen=True)
@@ -114,8 +121,10 @@ def compose_settings(options: Mapping[str, Any], defaults: Any) -> Any:
     return config
 
 
-def launch_options(config: Mapping[str, Any], paths: Paths, gpus: int, seed: int) -> dict[str, Any]:
-    """The options that training and evaluation share; `gpus` per node."""
+def launch_options(
+    config: Mapping[str, Any], paths: Paths, nodes: int, share: ray_nodes.Share, seed: int
+) -> dict[str, Any]:
+    """The options that training and evaluation share; each node gives its share."""
     agent, rollout, resources = (config[key] for key in ("agent", "rollout", "resources"))
     options: dict[str, Any] = {
         "+toolrl": {
@@ -161,8 +170,8 @@ def launch_options(config: Mapping[str, Any], paths: Paths, gpus: int, seed: int
         "reward.reward_manager.name": "EpisodeRewardManager",
         "reward.reward_manager.module.path": str(Path(__file__).with_name("reward.py")),
         "algorithm.use_kl_in_reward": False,
-        "trainer.nnodes": resources["nodes"],
-        "trainer.n_gpus_per_node": max(1, gpus),
+        "trainer.nnodes": nodes,
+        "trainer.n_gpus_per_node": share.gpus,
         "trainer.project_name": "toolrl",
         "trainer.default_local_dir": str(paths.checkpoints),
         "trainer.rollout_data_dir": str(paths.rollouts),
@@ -170,6 +179,9 @@ def launch_options(config: Mapping[str, Any], paths: Paths, gpus: int, seed: int
         "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
         "+ray_kwargs.ray_init.include_dashboard": False,
         "+ray_kwargs.ray_init.address": "local",
+        "ray_kwargs.ray_init.num_cpus": share.cpus,
+        "+ray_kwargs.ray_init.num_gpus": share.gpus,
+        "+ray_kwargs.ray_init.object_store_memory": share.object_store_bytes,
     }
     if resources["platform"] == "cpu":
         options |= _cpu_options()
@@ -190,11 +202,24 @@ def _cpu_options() -> dict[str, Any]:
         f"{ENGINE}.free_cache_engine": False,
         f"+{ENGINE}.enable_sleep_mode": False,
         f"{ENGINE}.checkpoint_engine.update_weights_bucket_megabytes": 256,
-        "ray_kwargs.ray_init.num_cpus": 12,  # logical: Ray's actors mostly wait, whatever the number of cores
-        "+ray_kwargs.ray_init.num_gpus": 1,
         "ray_kwargs.ray_init.runtime_env.py_executable": shlex.join([sys.executable, worker_forks.__file__]),
-        "+ray_kwargs.ray_init.object_store_memory": 512 * 2**20,
     }
+
+
+def node_share(config: Mapping[str, Any], stage: str, threads: int, memory_mb: int) -> ray_nodes.Share:
+    """What Ray may use of each node that a stage runs on; several jobs may share the node."""
+    cpu = config["resources"]["platform"] == "cpu"
+    return ray_nodes.Share(
+        cpus=LOGICAL_CPUS if cpu else threads,
+        gpus=max(1, config["resources"][stage]["gpu"]),
+        object_store_bytes=int(OBJECT_STORE_SHARE * memory_mb * 10**6),
+    )
+
+
+def cluster_options(address: str) -> dict[str, Any]:
+    """Has verl join a Ray cluster, which has its own sizes."""
+    names = ("ray_kwargs.ray_init.num_cpus", *(f"+ray_kwargs.ray_init.{name}" for name in OWN_RAY_ONLY))
+    return {"+ray_kwargs.ray_init.address": address, **dict.fromkeys(names)}
 
 
 def training_seed(config: Mapping[str, Any]) -> int:
