@@ -6,9 +6,12 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import slurm
 import yaml
 
 os.environ["VERL_PLATFORM"] = "cpu"
@@ -90,26 +93,46 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-KILLS_KEY = "toolrl/kills"
+@pytest.fixture(scope="session")
+def slurm_problem() -> Iterator[str | None]:
+    """A real Slurm on this machine; the reason where there is none."""
+    try:
+        slurm.start()
+        yield None
+    except slurm.Unavailable as reason:
+        yield str(reason)
+    finally:
+        slurm.stop()
+
+
+@pytest.fixture
+def cluster(slurm_problem: str | None) -> None:
+    """The test runs beside a real Slurm. CI must have one."""
+    if slurm_problem and os.environ.get("CI"):
+        pytest.fail(slurm_problem)
+    if slurm_problem:
+        pytest.skip(slurm_problem)
+
+
+FAULTS_KEY = "toolrl/faults"
 
 
 @pytest.fixture(scope="session")
-def results(request: pytest.FixtureRequest) -> Path:
+def results(request: pytest.FixtureRequest, slurm_problem: str | None) -> Path:
     """The results of the default experiment in this checkout; made by its one run, and brought up to date.
 
-    A run from the start is killed three times on its way; the same command continues it.
+    A run from the start meets faults on its way, and the same command continues it. Where Slurm can be started, the
+    run is submitted to it, but for one start in between.
     """
-    from faults import Kill, log_says, run_with_kills, writes_checkpoint
+    import default_run
+    from faults import COMMAND, Start, run_with_faults
 
     plan = snakemake(ROOT, "-n", "results/report.html")
-    kills = []
-    if re.search(r"^rule warm_start:", plan.stdout + plan.stderr, re.MULTILINE):
-        kills = [
-            Kill("during the warm start", log_says("warm_start", "step 100/")),
-            Kill("while a checkpoint is written", writes_checkpoint(8), whole_machine=True),
-            Kill("while the model is exported", log_says("train", "exporting the model")),
-        ]
-        request.config.cache.set(KILLS_KEY, run_with_kills(ROOT, kills))
+    if not re.search(r"^rule warm_start:", plan.stdout + plan.stderr, re.MULTILINE):
+        run_with_faults(ROOT, [Start(COMMAND)])
     else:
-        run_with_kills(ROOT, [])
+        observed: dict[str, Any] = {"where": "here" if slurm_problem else "slurm"}
+        starts = default_run.here() if slurm_problem else default_run.submitted(observed)
+        observed["faults"] = run_with_faults(ROOT, starts)
+        request.config.cache.set(FAULTS_KEY, observed)
     return ROOT / "results"

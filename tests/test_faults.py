@@ -1,14 +1,16 @@
 """Kills at any time, and the same command again: nothing stale is used, nothing complete is lost."""
 
+import errno
 import json
+import os
 import random
 import shutil
 from pathlib import Path
 
 import pytest
 import yaml
-from conftest import KILLS_KEY, ROOT, WORKFLOW, default_config, snakemake
-from faults import Kill, after, run_with_kills
+from conftest import FAULTS_KEY, ROOT, WORKFLOW, default_config, snakemake
+from faults import Fault, after, kill_until_it_succeeds
 from toolrl import manifest
 
 RANDOM_KILLS = 12
@@ -36,35 +38,58 @@ def check_complete(results: Path, steps: int) -> None:
     assert (results / "report.html").stat().st_mtime >= (results / "train" / "manifest.json").stat().st_mtime
 
 
+@pytest.fixture
+def observed(results: Path, request: pytest.FixtureRequest) -> dict:
+    """The faults that the run of `results` met."""
+    found = request.config.cache.get(FAULTS_KEY, None)
+    if found is None:
+        pytest.skip("these results were made without faults: delete results/ to make them anew")
+    return found
+
+
 @pytest.mark.e2e
-def test_three_kills_and_the_same_command(results: Path, request: pytest.FixtureRequest) -> None:
-    kills = request.config.cache.get(KILLS_KEY, None)
-    if kills is None:
-        pytest.skip("these results were made without kills: delete results/ to make them anew")
-    assert kills == ["during the warm start", "while a checkpoint is written", "while the model is exported"]
+def test_faults_and_the_same_command(results: Path, observed: dict) -> None:
     check_complete(results, default_config()["train"]["steps"])
-    first, second = finished_attempts(results)
-    assert (first["from_step"], first["reason"]) == (0, "killed") and first["to_step"] in (7, 8)
-    # the checkpoint of step 8 counts if the kill came just after it was named as complete
-    assert second["from_step"] in (4, 8) and (second["to_step"], second["reason"]) == (12, "finished")
+    attempts = finished_attempts(results)
+    if observed["where"] == "here":
+        expected = ["during the warm start", "while a checkpoint is written", "while the model is exported"]
+        reasons = ["killed", "finished"]
+    else:
+        expected = [
+            "Ctrl-C during the warm start",
+            "cancelled while a checkpoint is written",
+            "out of memory",
+            "out of time",
+            "Ctrl-C while the model is exported",
+            "killed here while the model is exported",
+        ]
+        reasons = ["killed", "killed", "interrupted", "finished"]
+    assert observed["faults"] == expected
+    found = [attempt["reason"] for attempt in attempts]
+    if found[-2:] == ["killed", "finished"]:  # Slurm gave it too little time to note that it was interrupted
+        reasons[-2] = "killed"
+    assert found == reasons
+    first, *others = attempts
+    assert first["from_step"] == 0 and first["to_step"] in (7, 8)
+    # the checkpoint of step 8 counts if the fault came just after it was named as complete
+    assert {attempt["from_step"] for attempt in others} in ({4}, {8}), "each continues from the checkpoint"
+    assert attempts[-1]["to_step"] == 12
     page = (results / "report.html").read_text()
     assert "killed" in page and "to 12" in page
 
 
 @pytest.mark.e2e
-def test_a_resumed_step_repeats_the_killed_one(results: Path, request: pytest.FixtureRequest) -> None:
+def test_a_resumed_step_repeats_the_killed_one(results: Path, observed: dict) -> None:
     """The optimizer, the data order and every rollout's seed are those of the first attempt."""
-    if request.config.cache.get(KILLS_KEY, None) is None:
-        pytest.skip("these results were made without kills: delete results/ to make them anew")
     work = results / "train" / "checkpoints" / manifest.read_json(results / "train" / "manifest.json")["fingerprint"]
-    first, second = (
-        {line["step"]: line["data"] for line in lines(work / f"metrics-00{number}.jsonl")} for number in (1, 2)
+    first, *_, last = (
+        {line["step"]: line["data"] for line in lines(file)} for file in sorted(work.glob("metrics-*.jsonl"))
     )
-    repeated = sorted(set(first) & set(second))
+    repeated = sorted(set(first) & set(last))
     if not repeated:
-        pytest.skip("the kill came just after the checkpoint, so that no step was repeated")
+        pytest.skip("the fault came just after the checkpoint, so that no step was repeated")
     for step in repeated:
-        assert different_metrics(first[step], second[step]) == [], step
+        assert different_metrics(first[step], last[step]) == [], step
 
 
 def different_metrics(first: dict, second: dict) -> list[str]:
@@ -90,6 +115,18 @@ def test_a_second_run_in_the_same_folder_is_refused(workflow: Path) -> None:
     assert snakemake(workflow, "results/data/raw/train.jsonl").returncode == 0
 
 
+def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from toolrl import locks
+    from toolrl.errors import UserError
+
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(locks.fcntl, "flock", flock)
+    with pytest.raises(UserError, match=f"the file system of {tmp_path} cannot lock files"):
+        locks.attempt(tmp_path / "lock")
+
+
 def test_random_kills(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """The long form: a small experiment, killed at random times from the download to the report."""
     if not request.config.getoption("--faults"):
@@ -105,11 +142,11 @@ def test_random_kills(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     rng = random.Random(seed)
-    kills = [Kill(f"after {delay:.0f} s", after(delay)) for delay in (rng.uniform(2, LONGEST_WAIT) for _ in range(12))]
-    done = run_with_kills(tmp_path, kills)
+    kills = [Fault(f"after {delay:.0f} s", after(delay)) for delay in (rng.uniform(2, LONGEST_WAIT) for _ in range(12))]
+    done = kill_until_it_succeeds(tmp_path, kills)
     assert done, "the run ended before the first kill"
     while len(done) < RANDOM_KILLS:  # the rest while a changed training is made anew
         config["train"]["learning_rate"] *= 0.9
         (tmp_path / "config" / "config.yaml").write_text(yaml.safe_dump(config))
-        done += run_with_kills(tmp_path, kills[len(done) :])
+        done += kill_until_it_succeeds(tmp_path, kills[len(done) :])
     check_complete(tmp_path / "results", 6)

@@ -1,13 +1,14 @@
 """Local GPUs: every job has its own, named by a stand-in for nvidia-smi."""
 
 import os
+import re
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, snakemake
 from toolrl import machine
 from toolrl.errors import UserError
 
@@ -15,7 +16,7 @@ JOB = """
 import os, sys, time
 from toolrl import machine
 machine.GPU_POLL_SECONDS = 0.1
-resources = {"platform": "cuda", "train": {"gpu": int(sys.argv[1])}}
+resources = {"platform": "cuda", "ray_address": None, "train": {"gpu": int(sys.argv[1])}}
 with machine.own_gpus(resources, "train"):
     print(os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
     sys.stdin.read()
@@ -62,7 +63,7 @@ def test_two_jobs_that_want_both_do_not_block_each_other(two_gpus: None) -> None
 
 
 def test_too_few_gpus_are_refused(two_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    resources = {"platform": "cuda", "train": {"gpu": 3}}
+    resources = {"platform": "cuda", "ray_address": None, "train": {"gpu": 3}}
     with (
         pytest.raises(UserError, match="resources.train.gpu asks for 3 GPUs, but 2 are visible"),
         machine.own_gpus(resources, "train"),
@@ -73,6 +74,14 @@ def test_too_few_gpus_are_refused(two_gpus: None, monkeypatch: pytest.MonkeyPatc
         assert os.environ["CUDA_VISIBLE_DEVICES"] == "3,4,7", "a scheduler's choice is left alone"
 
 
+def test_snakemake_knows_how_many_there_are(workflow: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
+    made = snakemake(workflow, "results/data/raw/manifest.json")
+    assert made.returncode == 0 and re.search(r"Provided resources: gpu\D+2\b", made.stderr)
+    made = snakemake(workflow, "--forceall", "results/data/raw/manifest.json", "--resources", "gpu=1")
+    assert made.returncode == 0 and re.search(r"Provided resources: gpu\D+1\b", made.stderr)
+
+
 def test_a_cpu_job_needs_none(two_gpus: None) -> None:
-    with machine.own_gpus({"platform": "cpu", "train": {"gpu": 0}}, "train"):
+    with machine.own_gpus({"platform": "cpu", "ray_address": None, "train": {"gpu": 0}}, "train"):
         assert "CUDA_VISIBLE_DEVICES" not in os.environ
