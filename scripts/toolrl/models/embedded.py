@@ -11,36 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from toolrl.models.chat_template import HERMES_ON_CHATML
 from toolrl.tasks.base import Message
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 TOOL_TAGS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
-
-CHAT_TEMPLATE = """\
-{{- '<|im_start|>system\\n' + messages[0].content }}
-{%- if tools %}
-{{- '\\n# Tools: to call one, write a JSON object with its name and arguments between tool_call tags.' }}
-{%- for tool in tools %}
-{{- '\\n' + tool | tojson }}
-{%- endfor %}
-{%- endif %}
-{{- '<|im_end|>\\n' }}
-{%- for message in messages[1:] %}
-{%- if message.role == 'tool' %}
-{{- '<|im_start|>user\\n<tool_response>\\n' + message.content + '\\n</tool_response><|im_end|>\\n' }}
-{%- else %}
-{{- '<|im_start|>' + message.role + '\\n' + message.content }}
-{%- for call in message.tool_calls or [] %}
-{{- '\\n<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' }}
-{{- call.function.arguments | tojson + '}\\n</tool_call>' }}
-{%- endfor %}
-{{- '<|im_end|>\\n' }}
-{%- endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}
-{{- '<|im_start|>assistant\\n' }}
-{%- endif %}
-"""
 
 WORDS = r"\d+|\n| ?[A-Za-z_]+(?: (?=\d))?| ?[^\sA-Za-z_\d]+(?: (?=\d))?|\s"
 SHORTEST_SHARED_PART = 20
@@ -92,7 +67,7 @@ def make_tokenizer(texts: Sequence[str], shared: Sequence[str], vocab_size: int)
         tokenizer_object=tokenizer,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
-        chat_template=CHAT_TEMPLATE,
+        chat_template=HERMES_ON_CHATML,
         model_max_length=2048,
     )
 
@@ -123,7 +98,7 @@ def tokenizer_for(
         rendered: Any = render_jinja_template(
             conversations=chats,
             tools=tools,  # type: ignore[arg-type]
-            chat_template=CHAT_TEMPLATE,
+            chat_template=HERMES_ON_CHATML,
             add_generation_prompt=add_generation_prompt,
         )
         return list(rendered[0])
