@@ -122,9 +122,7 @@ def several_nodes():
 def cap_gpus():
     """Snakemake ignores a resource that has no limit. On one machine the limit is the GPUs it has, so that jobs wait
     for each other; where there are none, the job itself says so."""
-    runs_here = (
-        workflow.is_main_process and workflow.local_exec and not workflow.dryrun
-    )
+    runs_here = workflow.is_main_process and workflow.local_exec and not workflow.dryrun
     if runs_here and "gpu" not in workflow.global_resources and visible_gpus():
         workflow.register_resource("gpu", visible_gpus())
 

@@ -31,10 +31,10 @@ rule train:
         HEAVY_ENVIRONMENT
     threads: lookup(dpath="resources/train/threads", within=config)
     resources:
+        **several_nodes(),
         mem_mb=lookup(dpath="resources/train/mem_mb", within=config),
         runtime=lookup(dpath="resources/train/runtime", within=config),
         gpu=gpus("train"),
-        **several_nodes(),
     params:
         settings=settings("train"),
         code=code("train", loaded_by_verl=True),
