@@ -65,4 +65,4 @@ rule warm_start:
         out=subpath(output.manifest, parent=True),
     shell:
         "python scripts/warm_start.py --settings {params.settings:q} --data {params.data}"
-        " --model {params.model} --threads {threads} --out {params.out} --log {log}"
+        " --model {params.model} --threads {threads} --gpus {resources.gpu} --out {params.out} --log {log}"

@@ -50,7 +50,7 @@ def main(arguments: argparse.Namespace) -> None:
                 arguments.model,
             )
             shutil.rmtree(work, ignore_errors=True)
-            with machine.own_gpus(config["resources"], "evaluate"):
+            with machine.own_gpus(machine.gpus_of(config["resources"], "evaluate"), "evaluate"):
                 share = settings.node_share(config, "evaluate", arguments.threads, arguments.memory_mb)
                 _launch(config, data, evaluated, arguments.model.resolve(), work, arguments.threads, share, lock)
         table = _checked_items(work, evaluated, config, rows["tools"])

@@ -124,7 +124,7 @@ def main(arguments: argparse.Namespace) -> None:
         checkpoints.need_room(run.work, run.start_model, config["train"])
         stopped = None
         if checkpoints.latest(run.work) < run.steps:
-            with machine.own_gpus(config["resources"], "train"):
+            with machine.own_gpus(machine.gpus_of(config["resources"], "train"), "train"):
                 share = settings.node_share(config, "train", arguments.threads, arguments.memory_mb)
                 stopped = _train(run, defaults, arguments.threads, share, lock, out / "loggers")
         _publish(out, run, stopped)

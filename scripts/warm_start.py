@@ -7,7 +7,7 @@ import argparse
 import random
 from pathlib import Path
 
-from toolrl import cli, manifest
+from toolrl import cli, machine, manifest
 from toolrl.data.agent_rows import read_problems
 from toolrl.data.sources import read_rows
 from toolrl.errors import UserError
@@ -34,7 +34,17 @@ def main(arguments: argparse.Namespace) -> None:
         raise UserError(
             f"all demonstrations are longer than warm_start.max_length ({warm['max_length']} tokens): raise it."
         )
-    losses = train(arguments.model, tokenizer, kept, warm, settings["seed"], arguments.threads, arguments.out)
+    with machine.own_gpus(arguments.gpus, "warm_start"):
+        losses = train(
+            arguments.model,
+            tokenizer,
+            kept,
+            warm,
+            settings["seed"],
+            arguments.threads,
+            bool(arguments.gpus),
+            arguments.out,
+        )
     folder = arguments.out / "model"
     manifest.write_json(
         arguments.out / "manifest.json",
@@ -55,5 +65,8 @@ if __name__ == "__main__":
     command.add_argument("--data", type=Path, required=True, help="folder with train.jsonl")
     command.add_argument("--model", type=Path, required=True, help="the model folder to start from")
     command.add_argument("--threads", type=int, required=True, help="CPU threads for torch")
+    command.add_argument(
+        "--gpus", type=int, default=0, choices=(0, 1), help="1 to train on a GPU, which is then its own"
+    )
     command.add_argument("--out", type=Path, required=True, help="the folder to write to")
     cli.run(main, command)

@@ -59,6 +59,7 @@ def run(prepared: Path, config: dict, tmp_path: Path, monkeypatch: pytest.Monkey
                 code="test",
                 scorer="test",
                 threads=1,
+                memory_mb=4000,
                 out=tmp_path / "out",
             )
         )

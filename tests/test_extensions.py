@@ -31,7 +31,8 @@ def two_steps(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = script("preprocess", *settings, "--data", str(results / "data" / "raw"), "--model", base, "--out", data)
     assert made.returncode == 0, made.stderr
     start = str(results / "models" / "start" / "model")
-    places = ["--data", data, "--model", start, "--threads", "2", "--out", str(folder / "train")]
+    places = ["--data", data, "--model", start, "--threads", "2", "--memory-mb", "4000"]
+    places += ["--out", str(folder / "train")]
     trained = script("train", *settings, *places)
     assert trained.returncode == 0, trained.stderr
     return folder / "train"

@@ -16,8 +16,7 @@ JOB = """
 import os, sys, time
 from toolrl import machine
 machine.GPU_POLL_SECONDS = 0.1
-resources = {"platform": "cuda", "ray_address": None, "train": {"gpu": int(sys.argv[1])}}
-with machine.own_gpus(resources, "train"):
+with machine.own_gpus(int(sys.argv[1]), "train"):
     print(os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
     sys.stdin.read()
 """
@@ -63,14 +62,13 @@ def test_two_jobs_that_want_both_do_not_block_each_other(two_gpus: None) -> None
 
 
 def test_too_few_gpus_are_refused(two_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    resources = {"platform": "cuda", "ray_address": None, "train": {"gpu": 3}}
     with (
         pytest.raises(UserError, match="resources.train.gpu asks for 3 GPUs, but 2 are visible"),
-        machine.own_gpus(resources, "train"),
+        machine.own_gpus(3, "train"),
     ):
         pass
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,4,7")
-    with machine.own_gpus(resources, "train"):
+    with machine.own_gpus(3, "train"):
         assert os.environ["CUDA_VISIBLE_DEVICES"] == "3,4,7", "a scheduler's choice is left alone"
 
 
@@ -82,6 +80,9 @@ def test_snakemake_knows_how_many_there_are(workflow: Path, monkeypatch: pytest.
     assert made.returncode == 0 and re.search(r"Provided resources: gpu\D+1\b", made.stderr)
 
 
-def test_a_cpu_job_needs_none(two_gpus: None) -> None:
-    with machine.own_gpus({"platform": "cpu", "ray_address": None, "train": {"gpu": 0}}, "train"):
+@pytest.mark.parametrize("elsewhere", [{"platform": "cpu"}, {"ray_address": "head:6379"}])
+def test_a_job_without_gpus_here_takes_none(two_gpus: None, elsewhere: dict) -> None:
+    resources = {"platform": "cuda", "ray_address": None, "train": {"gpu": 1}}
+    assert machine.gpus_of(resources, "train") == 1
+    with machine.own_gpus(machine.gpus_of(resources | elsewhere, "train"), "train"):
         assert "CUDA_VISIBLE_DEVICES" not in os.environ

@@ -76,19 +76,22 @@ def visible_gpus() -> int:
     return len(_listed(given)) if given is not None else len(list(Path("/dev").glob("nvidia[0-9]*")))
 
 
+def gpus_of(resources: Mapping[str, Any], stage: str) -> int:
+    """How many of this machine's GPUs a stage asks for: none on the cpu platform or on a running Ray cluster."""
+    return 0 if resources["platform"] == "cpu" or resources["ray_address"] else resources[stage]["gpu"]
+
+
 @contextmanager
-def own_gpus(resources: Mapping[str, Any], stage: str) -> Iterator[None]:
-    """The GPUs that a stage asks for, for it alone: named in CUDA_VISIBLE_DEVICES and locked until it ends.
+def own_gpus(asked: int, stage: str) -> Iterator[None]:
+    """So many GPUs for a stage alone: named in CUDA_VISIBLE_DEVICES and locked until it ends.
 
     Jobs of several runs on one machine wait for each other's GPUs. Where CUDA_VISIBLE_DEVICES is set already, by a
-    scheduler or the user, these are the job's, and only their number is checked. On a running Ray cluster GPUs are not
-    this machine's.
+    scheduler or the user, these are the job's, and only their number is checked.
 
     Raises:
         UserError: when there are not as many.
     """
-    asked = resources[stage]["gpu"] if resources["platform"] == "cuda" else 0
-    if not asked or resources["ray_address"]:
+    if not asked:
         yield
         return
     given = os.environ.get("CUDA_VISIBLE_DEVICES")

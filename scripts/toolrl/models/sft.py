@@ -73,6 +73,7 @@ def train(
     settings: Mapping[str, Any],
     seed: int,
     threads: int,
+    on_gpu: bool,
     out: Path,
 ) -> list[dict[str, float]]:
     """Trains on the examples and saves the model to `out/model`; returns the logged losses (step, loss)."""
@@ -106,7 +107,6 @@ def train(
                     left,
                 )
 
-    on_gpu = torch.cuda.is_available()
     model = AutoModelForCausalLM.from_pretrained(
         model_folder, dtype=torch.float32, attn_implementation="sdpa" if on_gpu else "eager"
     )

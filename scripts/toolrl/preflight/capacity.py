@@ -55,7 +55,8 @@ def disk(inputs: Inputs) -> Iterator[str]:
 def estimate_gpu_memory(inputs: Inputs) -> GpuMemory:
     config, shape = inputs.config, _model_config(inputs)
     parameters = parameter_count(inputs.model)
-    gpus = max(1, config["resources"][inputs.stage]["gpu"]) * config["resources"]["nodes"]
+    nodes = config["resources"]["nodes"] if inputs.stage == "train" else 1
+    gpus = max(1, config["resources"][inputs.stage]["gpu"]) * nodes
     tensor_parallel = config["rollout"]["tensor_parallel"]
     value_bytes = 4 if config["rollout"]["dtype"] == "float32" else 2
     heads = shape.get("num_key_value_heads") or shape["num_attention_heads"]
