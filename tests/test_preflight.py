@@ -9,8 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT, script
-from toolrl.preflight import Gpus, Inputs, problems
+from conftest import ROOT, default_config, script
+from toolrl.preflight import Gpus, Inputs, capacity, problems
+from toolrl.stages import stage_settings
 from toolrl.training import checkpoints
 
 Change = Callable[[Inputs], None]
@@ -200,6 +201,15 @@ def test_a_broken_input_is_a_sentence_of_its_own(inputs: Inputs, broken: str, mo
     assert "\n" not in matching[0]
     assert matching[0] not in said.values()
     said[broken] = matching[0]
+
+
+@pytest.mark.parametrize("stage", ["train", "evaluate"])
+def test_memory_is_estimated_from_what_a_stage_is_given(inputs: Inputs, stage: str) -> None:
+    """The rules pass only the stage's part of the configuration."""
+    gpus(1, 80)(inputs)
+    inputs.stage, inputs.config = stage, stage_settings(default_config(), f"preflight_{stage}")
+    estimate = capacity.estimate_gpu_memory(inputs)
+    assert estimate.training > estimate.engine_weights > 0
 
 
 def test_all_failures_are_listed(inputs: Inputs) -> None:
