@@ -103,7 +103,7 @@ def _launch(
     stall = 60 * config["watchdog"]["stall_minutes"]
     with ray_nodes.cluster(config["resources"], 1, share, environment, work / "ray.log") as address:
         if address:
-            options |= settings.cluster_options(address)
+            options |= settings.cluster_options(address, environment)
         composed = settings.compose_settings(options, settings.verl_defaults())
         launch.run_verl(composed, work, environment, stall, lambda: None, lock)
 

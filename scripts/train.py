@@ -161,7 +161,7 @@ def _train(
         stall = 60 * config["watchdog"]["stall_minutes"]
         with ray_nodes.cluster(config["resources"], nodes, share, environment, work / "ray.log") as address:
             if address:
-                options |= settings.cluster_options(address)
+                options |= settings.cluster_options(address, environment)
             launch.run_verl(settings.compose_settings(options, defaults), work, environment, stall, progress, lock)
         reason = "finished"
     except Stopped as stop:

@@ -53,7 +53,7 @@ def run(
     manifest.write_json(folder / "data" / "manifest.json", data)
     (folder / "train").mkdir()
     manifest.write_text(folder / "train" / "metrics.jsonl", "".join(json.dumps(_step(n)) + "\n" for n in range(1, 13)))
-    attempt = {"started": 1.8e9, "host": "node1", "job": "17", "gpus": 2, "alarms": []}
+    attempt = {"started": 1.8e9, "host": "node1", "job": "17", "job_state": None, "gpus": 2, "alarms": []}
     training = {
         "files_of_model": {"trained": 1}, "fingerprint": "f", "steps": 12, "reached": 12, "stopped": None,
         "selection": {"step": 12, "rule": "last", "validated_on": None}, "seed": 1, "command": "t",

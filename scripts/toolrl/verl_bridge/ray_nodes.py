@@ -122,7 +122,7 @@ def _started(
     os.environ |= access  # this process connects, too; Ray reads it when it is imported
     import ray.util
 
-    address = f"{ray.util.get_node_ip_address()}:{_free_port()}"
+    address = f"{ray.util.get_node_ip_address()}:{free_port()}"
     command = ["srun", "--overlap", "--label", f"--nodelist={','.join(names)}", "--ntasks-per-node=1"]
     command += [f"--nodes={len(names)}", f"--ntasks={len(names)}", "--kill-on-bad-exit=1"]
     if "CUDA_VISIBLE_DEVICES" in environment:
@@ -151,7 +151,8 @@ def _started(
         step.wait()
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A TCP port that nothing listens on at this moment."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         return probe.getsockname()[1]
@@ -227,7 +228,7 @@ def run_node(arguments: argparse.Namespace) -> int:
     command += ["--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0"]
     if name == arguments.head:
         port = arguments.address.rpartition(":")[2]
-        command += ["--head", f"--port={port}", f"--ray-client-server-port={_free_port()}", "--include-dashboard=false"]
+        command += ["--head", f"--port={port}", f"--ray-client-server-port={free_port()}", "--include-dashboard=false"]
     else:
         command += [f"--address={arguments.address}"]
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))

@@ -2,6 +2,7 @@
 
 import difflib
 import importlib.util
+import os
 import shlex
 import sys
 from collections.abc import Mapping
@@ -216,10 +217,15 @@ def node_share(config: Mapping[str, Any], stage: str, threads: int, memory_mb: i
     )
 
 
-def cluster_options(address: str) -> dict[str, Any]:
-    """Has verl join a Ray cluster, which has its own sizes."""
+def cluster_options(address: str, environment: Mapping[str, str]) -> dict[str, Any]:
+    """Has verl join a Ray cluster, which has its own sizes, and whose workers do not inherit our environment."""
     names = ("ray_kwargs.ray_init.num_cpus", *(f"+ray_kwargs.ray_init.{name}" for name in OWN_RAY_ONLY))
-    return {"+ray_kwargs.ray_init.address": address, **dict.fromkeys(names)}
+    ours = {name: value for name, value in environment.items() if os.environ.get(name) != value}
+    return {
+        **dict.fromkeys(names),
+        "+ray_kwargs.ray_init.address": address,
+        "+ray_kwargs.ray_init.runtime_env.env_vars": ours,
+    }
 
 
 def training_seed(config: Mapping[str, Any]) -> int:
