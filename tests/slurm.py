@@ -270,18 +270,22 @@ def _only_job(rule: str) -> str:
 def lose(rule: str) -> None:
     """Cancels a rule's job, and kills its processes before they can end by themselves."""
     number = _only_job(rule)
-    doomed = [process for process in psutil.process_iter() if _job_of(process) == number]
+    doomed = processes(number)
     _run("scancel", number)
     for process in doomed:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
 
 
-def _job_of(process: psutil.Process) -> str | None:
-    try:
-        return process.environ().get("SLURM_JOB_ID")
-    except psutil.Error:
-        return None
+def processes(number: str | None = None) -> list[psutil.Process]:
+    """The processes of a job; of all jobs, without a number."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            job = process.environ().get("SLURM_JOB_ID")
+            if job and number in (None, job):
+                found.append(process)
+    return found
 
 
 def end_time(rule: str) -> None:

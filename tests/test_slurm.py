@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
 import pytest
 import slurm
 import yaml
@@ -85,10 +84,6 @@ def silent_node(name: str) -> Iterator[None]:
         os.kill(daemon, signal.SIGCONT)
 
 
-def ray_processes() -> list[str]:
-    return [process.info["name"] for process in psutil.process_iter(["name"]) if process.info["name"] == "raylet"]
-
-
 @pytest.fixture(scope="module")
 def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A workflow of two training steps on two nodes, ready to train."""
@@ -132,7 +127,7 @@ def test_a_missing_node_is_named(two_nodes: Path) -> None:
     assert process.returncode != 0, messages
     text = log.read_text()
     assert "1 of 2 nodes did not join Ray with their 1 GPUs within 0.5 minutes" in text and ": two (" in text
-    assert ray_processes() == [] and slurm.active_jobs() == []
+    assert slurm.processes() == [] and slurm.active_jobs() == []
 
 
 def test_two_nodes_train_together(two_nodes: Path) -> None:
@@ -145,4 +140,4 @@ def test_two_nodes_train_together(two_nodes: Path) -> None:
     assert [line["step"] for line in metrics] == [1, 2]
     work = two_nodes / "results" / "train" / "checkpoints"
     assert len(list(work.glob("*/global_step_2/actor/model_world_size_2_rank_*.pt"))) == 2
-    assert ray_processes() == []
+    assert slurm.processes() == []
