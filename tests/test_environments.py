@@ -36,18 +36,19 @@ def test_every_step_has_an_environment() -> None:
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
-def test_everything_is_pinned_as_in_the_lock(name: str) -> None:
+def test_everything_is_pinned_as_in_the_lock(name: str, capsys: pytest.CaptureFixture) -> None:
     """conda brings Python and pip only, whose builds cannot be looked up without its channel."""
     assert conda_file(name)["channels"] == ["conda-forge", "nodefaults"]
     assert conda_file(name)["dependencies"][:-1] == ["python=3.12", "pip"]
     assert all(PIN.fullmatch(pin) for pin in pins(name)), "a package without an exact version"
     from_lock = {pin for pin in locked(ENVIRONMENTS[name]) if not pin.startswith(SUBMISSION)}
     assert set(pins(name)) == from_lock
-    print(f"\nenvs/{name}.yaml: {len(pins(name))} packages, all pinned")
+    with capsys.disabled():
+        print(f"\nenvs/{name}.yaml: {len(pins(name))} packages, all pinned")
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
-def test_it_resolves_for_linux(name: str) -> None:
+def test_it_resolves_for_linux(name: str, capsys: pytest.CaptureFixture) -> None:
     """A resolver finds no conflict for Python 3.12 on linux-64, and nothing that is missing from the list."""
     options = [option for option in LOCKS[ENVIRONMENTS[name]] if option.startswith(("--python", "3.", "x86"))]
     command = [Path(sys.executable).with_name("uv"), "pip", "compile", "-", "--quiet", "--no-header", "--no-annotate"]
@@ -56,6 +57,8 @@ def test_it_resolves_for_linux(name: str) -> None:
     assert result.returncode == 0, result.stderr
     resolved = {line.split(";")[0].strip() for line in result.stdout.splitlines() if "==" in line}
     assert resolved == set(pins(name))
+    with capsys.disabled():
+        print(f"\nenvs/{name}.yaml: resolver exit {result.returncode}")
 
 
 @pytest.fixture
