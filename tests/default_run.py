@@ -40,7 +40,7 @@ def here() -> list[Start]:
 
 
 def submitted(observed: dict[str, Any]) -> list[Start]:
-    """Ctrl-C twice, three losses of the training job in one call of the command, and a kill of a local start.
+    """Three losses of the training job in one call of the command, which Ctrl-C ends, and a kill of a local start.
 
     Args:
         observed: gets what Slurm says at these moments.
@@ -52,7 +52,7 @@ def submitted(observed: dict[str, Any]) -> list[Start]:
         deadline = time.monotonic() + SECONDS_TO_CANCEL
         while (left := slurm.active_jobs()) and time.monotonic() < deadline:
             time.sleep(1)
-        observed.setdefault("left after Ctrl-C", []).append(left)
+        observed["left after Ctrl-C"] = left
 
     def lose(process: Process) -> None:
         slurm.lose("train")
@@ -71,7 +71,6 @@ def submitted(observed: dict[str, Any]) -> list[Start]:
         Fault("Ctrl-C while the model is exported", EXPORT, interrupt),
     ]
     return [
-        Start(SUBMIT, [Fault("Ctrl-C during the warm start", WARM_START, interrupt)]),
         Start([*SUBMIT, TOO_LITTLE_MEMORY], lost),
         Start(COMMAND, [Fault("killed here while the model is exported", EXPORT)]),
         Start(SUBMIT),

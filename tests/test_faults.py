@@ -56,7 +56,6 @@ def test_faults_and_the_same_command(results: Path, observed: dict) -> None:
         reasons = ["killed", "finished"]
     else:
         expected = [
-            "Ctrl-C during the warm start",
             "cancelled while a checkpoint is written",
             "out of memory",
             "out of time",

@@ -116,6 +116,7 @@ BROKEN = {
     "no engine": (both(option("rollout.backend", "sglang"), gpus(1, 80)), "rollout.backend is sglang, which is not"),
     "no CPU engine": (option("rollout.backend", "sglang"), "rollout.backend sglang has no CPU engine"),
     "too few GPUs": (gpus(1, 80, asked=2), "resources.train.gpu asks for 2 GPUs, but 1 are visible"),
+    "no way to the nodes": (option("resources.nodes", 2), "resources.nodes is 2, and only a Slurm job has several"),
     "mini-batch": (option("train.mini_batch_size", 7), "nearest valid values are 4 and 8"),
     "micro-batch": (
         option("train.micro_batch_size_per_gpu", 12),
