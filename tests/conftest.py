@@ -98,9 +98,11 @@ def slurm_problem() -> Iterator[str | None]:
     """A real Slurm on this machine; the reason where there is none."""
     try:
         slurm.start()
-        yield None
     except slurm.Unavailable as reason:
         yield str(reason)
+        return
+    try:
+        yield None
     finally:
         slurm.stop()
 

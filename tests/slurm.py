@@ -18,8 +18,10 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 import psutil
+from toolrl.locks import attempt
 
 PACKAGES = (
     "slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins", "munge",
@@ -36,6 +38,9 @@ ACCOUNTING_PORT = 36816
 CONTROLLER_PORT = 36817
 DATABASE = FOLDER / "mariadb"
 START_SECONDS = 40
+LOCK = Path("/tmp/toolrl-slurm.lock")
+_HELD: list[IO[str]] = []
+"""The lock of this process: Slurm has one configuration, and so a machine has one cluster."""
 
 
 class Unavailable(Exception):
@@ -194,12 +199,23 @@ def start() -> None:
     present = CONFIGURATION / "slurm.conf"
     if present.exists() and not present.read_text().startswith(OURS):
         raise Unavailable(f"this machine has a Slurm of its own ({present})")
-    _install()
+    if (lock := attempt(LOCK)) is None:
+        raise Unavailable("other tests on this machine have it running")
+    _HELD.append(lock)
+    try:
+        _install()
+        _start()
+    except Unavailable:
+        stop()
+        raise
+
+
+def _start() -> None:
     stop()
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(mode=0o755)
     CONFIGURATION.mkdir(exist_ok=True)
-    present.write_text(_slurm_conf())
+    (CONFIGURATION / "slurm.conf").write_text(_slurm_conf())
     (CONFIGURATION / "gres.conf").write_text(_gres_conf())
     accounting = CONFIGURATION / "slurmdbd.conf"
     accounting.touch(0o600)
