@@ -97,8 +97,12 @@ def test_forked_code_gets_its_open_files_under_the_same_numbers(forks: str) -> N
 
 
 def test_signals_reach_a_forked_worker(forks: str) -> None:
+    # a signal just before a sleep waits until its end: the sleeps are short
     code = (
-        "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(5)); print('up', flush=True); time.sleep(60)"
+        "import signal, sys, time\n"
+        "signal.signal(15, lambda *_: sys.exit(5))\n"
+        "print('up', flush=True)\n"
+        "while True: time.sleep(0.1)"
     )
     client = subprocess.Popen([forks, "-c", code], stdout=subprocess.PIPE, text=True)
     assert client.stdout.readline() == "up\n"

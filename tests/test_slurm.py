@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import attentive_snakemake
 import pytest
 import slurm
 import yaml
@@ -20,7 +21,7 @@ __all__ = ["observed"]
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
-SUBMIT = ["--profile", str(ROOT / "profiles" / "slurm"), "--slurm-init-seconds-before-status-checks", "2"]
+SUBMIT = [sys.executable, attentive_snakemake.__file__, "--profile", str(ROOT / "profiles" / "slurm")]
 
 GPU_JOBS = """
 rule all:
@@ -63,8 +64,7 @@ def test_lost_jobs_are_in_the_report(results: Path, observed: dict) -> None:
 def test_jobs_have_gpus_of_their_own(tmp_path: Path) -> None:
     """Two jobs on a node with two GPUs have different ones, and a third waits."""
     (tmp_path / "Snakefile").write_text(GPU_JOBS)
-    command = [sys.executable, "-m", "snakemake", *SUBMIT]
-    result = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120)
+    result = subprocess.run(SUBMIT, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
     jobs = sorted(tuple(map(int, (tmp_path / f"{number}.txt").read_text().split())) for number in range(3))
     (first, second, third) = jobs
@@ -104,20 +104,26 @@ def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def train(folder: Path, *options: str) -> subprocess.Popen:
-    command = [sys.executable, "-m", "snakemake", "results/train/manifest.json", *SUBMIT, *options]
-    return subprocess.Popen(command, cwd=folder, env=environment(), stderr=subprocess.PIPE, text=True)
+@contextmanager
+def training(folder: Path) -> Iterator[subprocess.Popen]:
+    """The submitted training; stopped, if it still runs when the test has seen enough."""
+    command = [*SUBMIT, "--retries", "0", "results/train/manifest.json"]
+    with subprocess.Popen(command, cwd=folder, env=environment(), stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGINT)
 
 
 def test_a_missing_node_is_named(two_nodes: Path) -> None:
     log = two_nodes / "results" / "logs" / "train.log"
-    deadline = time.monotonic() + 180
-    with silent_node("two"):
-        process = train(two_nodes, "--retries", "0")
-        while not (log.exists() and "error:" in log.read_text()):
-            assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(1)
-    _, messages = process.communicate(timeout=120)
+    deadline = time.monotonic() + 400
+    with training(two_nodes) as process:
+        with silent_node("two"):
+            while not (log.exists() and "error:" in log.read_text()):
+                assert process.poll() is None and time.monotonic() < deadline
+                time.sleep(1)
+        _, messages = process.communicate(timeout=200)
     assert process.returncode != 0, messages
     text = log.read_text()
     assert "1 of 2 nodes did not join Ray with their 1 GPUs within 0.5 minutes" in text and ": two (" in text
@@ -125,8 +131,8 @@ def test_a_missing_node_is_named(two_nodes: Path) -> None:
 
 
 def test_two_nodes_train_together(two_nodes: Path) -> None:
-    process = train(two_nodes, "--retries", "0")
-    _, messages = process.communicate(timeout=500)
+    with training(two_nodes) as process:
+        _, messages = process.communicate(timeout=900)
     assert process.returncode == 0, messages
     log = (two_nodes / "results" / "logs" / "train.log").read_text()
     assert "ray: 2 nodes with 1 GPUs each have joined" in log

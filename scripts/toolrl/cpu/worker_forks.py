@@ -11,9 +11,11 @@ The file imports nothing heavy until it serves.
 """
 
 import array
+import contextlib
 import fcntl
 import json
 import os
+import select
 import shlex
 import signal
 import socket
@@ -174,6 +176,7 @@ def request_worker(address: str, arguments: list[str]) -> int:
     connection = _connect(address)
     if connection is None:
         os.execv(sys.executable, [sys.executable, *arguments])
+    signals = _signals_to_read((signal.SIGTERM, signal.SIGINT))
     request = json.dumps(
         {
             "arguments": arguments,
@@ -188,13 +191,25 @@ def request_worker(address: str, arguments: list[str]) -> int:
     )
     connection.sendall(request)
     worker = int.from_bytes(_receive(connection, 8), "big")
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda received, frame: os.kill(worker, received))
     for descriptor in descriptors:  # the worker's end of a pipe must close when the worker ends
         if descriptor > 2:
             os.close(descriptor)
+    while connection not in select.select([connection, signals], [], [])[0]:
+        for number in signals.recv(64):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker, number)
     status = _receive(connection, 1)
     return status[0] if status else 1
+
+
+def _signals_to_read(numbers: tuple[int, ...]) -> socket.socket:
+    """From now on these signals are read from the socket: none comes too early, nor between a check and a wait."""
+    reading, writing = socket.socketpair()
+    writing.setblocking(False)
+    signal.set_wakeup_fd(writing.detach())
+    for number in numbers:
+        signal.signal(number, lambda received, frame: None)
+    return reading
 
 
 def write_executable(folder: str) -> str:
