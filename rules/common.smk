@@ -14,7 +14,7 @@ from toolrl.extensions import user_files
 from toolrl.fingerprint import code_digest
 from toolrl.locks import acquire
 from toolrl.manifest import canonical_json
-from toolrl.machine import lock_name, visible_gpus
+from toolrl.machine import gpus_of, lock_name, visible_gpus
 from toolrl.runs import Owners, all_runs, start_stage
 from toolrl.stages import stage_settings
 
@@ -104,10 +104,8 @@ LOADED_BY_VERL = [
 
 def gpus(stage):
     """The GPUs that a stage's job asks for: on all its nodes, and none where it joins a running Ray cluster."""
-    resources = config["resources"]
-    if resources["ray_address"]:
-        return 0
-    return resources[stage]["gpu"] * (resources["nodes"] if stage == "train" else 1)
+    nodes = config["resources"]["nodes"] if stage == "train" else 1
+    return gpus_of(config["resources"], stage) * nodes
 
 
 def several_nodes():

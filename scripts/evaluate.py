@@ -100,12 +100,7 @@ def _launch(
     environment = launch.environment(
         config["resources"]["platform"], threads, tool_config=config["agent"]["tool_config"]
     )
-    stall = 60 * config["watchdog"]["stall_minutes"]
-    with ray_nodes.cluster(config["resources"], 1, share, environment, work / "ray.log") as address:
-        if address:
-            options |= settings.cluster_options(address, environment)
-        composed = settings.compose_settings(options, settings.verl_defaults())
-        launch.run_verl(composed, work, environment, stall, lambda: None, lock)
+    launch.run_on_nodes(config, options, 1, share, work, environment, lambda: None, lock)
 
 
 def _checked_items(work: Path, evaluated: pa.Table, config: dict[str, Any], tools: list[str]) -> pa.Table:

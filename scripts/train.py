@@ -126,13 +126,11 @@ def main(arguments: argparse.Namespace) -> None:
         if checkpoints.latest(run.work) < run.steps:
             with machine.own_gpus(machine.gpus_of(config["resources"], "train"), "train"):
                 share = settings.node_share(config, "train", arguments.threads, arguments.memory_mb)
-                stopped = _train(run, defaults, arguments.threads, share, lock, out / "loggers")
+                stopped = _train(run, arguments.threads, share, lock, out / "loggers")
         _publish(out, run, stopped)
 
 
-def _train(
-    run: Run, defaults: Any, threads: int, share: ray_nodes.Share, lock: int, logger_folder: Path
-) -> Alarm | None:
+def _train(run: Run, threads: int, share: ray_nodes.Share, lock: int, logger_folder: Path) -> Alarm | None:
     """Runs verl to the last step; returns the alarm if the watchdog stopped it."""
     config, work = run.config, run.work
     from_step = checkpoints.latest(work)
@@ -158,11 +156,7 @@ def _train(
     environment = launch.environment(config["resources"]["platform"], threads, metrics, config["agent"]["tool_config"])
     reason, stopped = attempts.INTERRUPTED, None
     try:
-        stall = 60 * config["watchdog"]["stall_minutes"]
-        with ray_nodes.cluster(config["resources"], nodes, share, environment, work / "ray.log") as address:
-            if address:
-                options |= settings.cluster_options(address, environment)
-            launch.run_verl(settings.compose_settings(options, defaults), work, environment, stall, progress, lock)
+        launch.run_on_nodes(config, options, nodes, share, work, environment, progress, lock)
         reason = "finished"
     except Stopped as stop:
         stopped, reason = stop.alarm, f"stopped by the watchdog: {stop}"

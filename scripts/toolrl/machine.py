@@ -77,7 +77,7 @@ def visible_gpus() -> int:
 
 
 def gpus_of(resources: Mapping[str, Any], stage: str) -> int:
-    """How many of this machine's GPUs a stage asks for: none on the cpu platform or on a running Ray cluster."""
+    """How many GPUs of each node a stage asks for: none on the cpu platform or on a running Ray cluster."""
     return 0 if resources["platform"] == "cpu" or resources["ray_address"] else resources[stage]["gpu"]
 
 

@@ -24,7 +24,7 @@ from toolrl.errors import UserError
 from toolrl.extensions import AGENT_LOOPS, absolute
 from toolrl.locks import acquire
 from toolrl.secrets import redacted, without_secrets
-from toolrl.verl_bridge.settings import Paths
+from toolrl.verl_bridge import ray_nodes, settings
 
 TRAINER = ("-m", "verl.trainer.main_ppo")
 """What the child's Python runs."""
@@ -93,6 +93,35 @@ def exclusive(folder: Path) -> Iterator[int]:
     """
     with acquire(folder / ".lock", LOCK_SECONDS) as handle:
         yield handle.fileno()
+
+
+def run_on_nodes(
+    config: Mapping[str, Any],
+    options: Mapping[str, Any],
+    nodes: int,
+    share: ray_nodes.Share,
+    folder: Path,
+    child_environment: dict[str, str],
+    progress: Callable[[], Any],
+    lock: int,
+) -> None:
+    """Runs verl with options of its own, on the nodes of this job or on the Ray cluster that `config` names.
+
+    Args:
+        config: the project's configuration.
+        options: verl's options, as `settings` makes them.
+        nodes: how many nodes verl uses.
+        share: what it may use of each.
+        folder, child_environment, progress, lock: as for `run_verl`; `ray.log` in the folder gets Ray's output.
+
+    Raises:
+        UserError: as `ray_nodes.cluster` and `run_verl` do.
+    """
+    stall_seconds = 60 * config["watchdog"]["stall_minutes"]
+    with ray_nodes.cluster(config["resources"], nodes, share, child_environment, folder / "ray.log") as address:
+        joining = settings.cluster_options(address, child_environment) if address else {}
+        composed = settings.compose_settings({**options, **joining}, settings.verl_defaults())
+        run_verl(composed, folder, child_environment, stall_seconds, progress, lock)
 
 
 def run_verl(
@@ -261,7 +290,7 @@ def printable(text: str) -> str:
     return "".join(character for character in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text) if character.isprintable())
 
 
-def prepare(paths: Paths, agent: Mapping[str, Any]) -> None:
+def prepare(paths: settings.Paths, agent: Mapping[str, Any]) -> None:
     """Checks the user's tool config, if there is one, and writes what a launch reads besides its settings."""
     if agent["tool_config"]:
         from toolrl.verl_bridge.tools import check_tool_config  # imports verl, which takes seconds
