@@ -13,6 +13,7 @@ from pathlib import Path
 import rattler
 import rattler_build
 import yaml
+from rattler.exceptions import SolverError
 from rattler.index import index_fs
 
 VERSION = "99.0.0"
@@ -73,10 +74,13 @@ def main(arguments: list[str]) -> None:
             pass  # rattler keeps no archives
         case ["env", "create", *options]:
             value = {name: Path(options[options.index(name) + 1]) for name in ("--file", "--prefix")}
+            problem = None
             try:
                 asyncio.run(create(value["--file"], value["--prefix"]))
-            except rattler.exceptions.SolverError as error:
-                sys.exit(f"the environment cannot be solved: {error}")
+            except SolverError as error:
+                problem = error
+                print("the environment cannot be solved:", error, file=sys.stderr, flush=True)
+            os._exit(problem is not None)  # rattler's threads can crash an interpreter that shuts down
         case _:
             sys.exit(f"the stand-in for conda does not know: {arguments}")
 
