@@ -15,7 +15,7 @@ from toolrl.fingerprint import code_digest
 from toolrl.locks import acquire
 from toolrl.manifest import canonical_json
 from toolrl.machine import gpus_of, lock_name, visible_gpus
-from toolrl.runs import Owners, all_runs, start_stage
+from toolrl.runs import MODELS, Owners, all_runs, evaluated_models, start_stage
 from toolrl.stages import stage_settings
 
 SCRIPTS = Path(workflow.basedir) / "scripts"
@@ -32,7 +32,7 @@ except UserError as error:
 
 wildcard_constraints:
     root="|".join(map(re.escape, RUNS)),
-    model="start|trained",
+    model="|".join(MODELS),
     stage="train|evaluate",
 
 
@@ -164,14 +164,13 @@ def start_model(file):
 
 
 def evaluated_model(file):
-    """A file of the start model or of the trained one."""
-
-    def of_run(wildcards):
-        if wildcards.model == "start":
-            return start_model(file)(wildcards)
-        return made_by("train", f"train/{file}")(wildcards)
-
-    return of_run
+    """A file of the model that is evaluated."""
+    maker = {
+        "base": made_by("prepare_model", f"models/base/{file}"),
+        "start": start_model(file),
+        "trained": made_by("train", f"train/{file}"),
+    }
+    return lambda wildcards: maker[wildcards.model](wildcards)
 
 
 def run_folders():
@@ -180,8 +179,10 @@ def run_folders():
         run.name: {
             "data": f"{owner(root, 'preprocess')}/data",
             "train": f"{owner(root, 'train')}/train",
-            "start": f"{owner(root, 'evaluate_start')}/evaluate/start",
-            "trained": f"{owner(root, 'evaluate_trained')}/evaluate/trained",
+            **{
+                model: f"{owner(root, f'evaluate_{model}')}/evaluate/{model}"
+                for model in evaluated_models(run.config)
+            },
         }
         for root, run in RUNS.items()
     }

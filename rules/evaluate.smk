@@ -1,11 +1,11 @@
 """Evaluation on the test set.
 
-results/evaluate/{start,trained}/items.parquet     one row per test item and arm
+results/evaluate/{base,start,trained}/items.parquet     one row per test item and arm
 """
 
 
 rule evaluate:
-    """Evaluate the start model or the trained one through the same agent loop as training."""
+    """Evaluate a model (before the warm start, before training, after it) through the same agent loop as training."""
     input:
         data=made_by("preprocess", "data/manifest.json"),
         model=evaluated_model("manifest.json"),

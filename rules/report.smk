@@ -10,12 +10,12 @@ PAGE = [
 
 
 rule report:
-    """Compare the start model and the trained one of every run, and the runs with each other."""
+    """Compare the evaluated models of every run, and the runs with each other."""
     input:
         manifests=[
-            f"{folders[stage]}/manifest.json"
+            f"{folder}/manifest.json"
             for folders in run_folders().values()
-            for stage in ("data", "train", "start", "trained")
+            for folder in folders.values()
         ],
     output:
         html=report(

@@ -15,12 +15,11 @@ import pandas as pd
 from toolrl import cli, manifest, plots, provenance, trajectories
 from toolrl.errors import UserError
 from toolrl.evaluation import Evaluation, compare, incomparable, shared_arms
-from toolrl.runs import all_runs
+from toolrl.runs import all_runs, evaluated_models
 from toolrl.secrets import redacted, without_secrets
 from toolrl.stats import PairedComparison, Proportion, adjusted, proportion, t_mean
 from toolrl.wording import percent, points
 
-MODELS = ("start", "trained")
 MEASURES = (
     ("right, in the required form", "strict", True),
     ("first submission right", "first_submission_correct", True),
@@ -50,7 +49,7 @@ class Run:
 
     @cached_property
     def evaluations(self) -> dict[str, Evaluation]:
-        return {model: Evaluation(self.folders[model]) for model in MODELS}
+        return {model: Evaluation(self.folders[model]) for model in evaluated_models(self.config)}
 
     @cached_property
     def training(self) -> dict[str, Any]:
@@ -67,9 +66,16 @@ class Run:
     @cached_property
     def comparisons(self) -> dict[str, PairedComparison]:
         """Start against trained for each arm, as one family (Holm)."""
-        start, trained = self.evaluations.values()
-        found = [compare(start, trained, arm, self.config["seed"]) for arm in self.arms]
-        return dict(zip(self.arms, adjusted(found)))
+        return self._compared("start", "trained")
+
+    @cached_property
+    def warm_start_comparisons(self) -> dict[str, PairedComparison]:
+        """Base against start for each arm, as a family of their own; empty where the base model was not evaluated."""
+        return self._compared("base", "start") if "base" in self.evaluations else {}
+
+    def _compared(self, before: str, after: str) -> dict[str, PairedComparison]:
+        one, other = self.evaluations[before], self.evaluations[after]
+        return dict(zip(self.arms, adjusted([compare(one, other, arm, self.config["seed"]) for arm in self.arms])))
 
     @property
     def primary(self) -> PairedComparison:
@@ -77,19 +83,22 @@ class Run:
 
     @cached_property
     def accuracies(self) -> dict[str, dict[str, Proportion]]:
-        return {model: {arm: self.evaluations[model].accuracy(arm) for arm in self.arms} for model in MODELS}
+        return {
+            model: {arm: evaluation.accuracy(arm) for arm in self.arms}
+            for model, evaluation in self.evaluations.items()
+        }
 
     @cached_property
     def broken_contract(self) -> str | None:
         """Why the result must not be believed, as a sentence; None if nothing is known against it."""
-        start, trained = self.evaluations.values()
-        if problem := incomparable(start, trained):
+        *earlier, trained = self.evaluations.values()
+        if problem := next(filter(None, (incomparable(one, trained) for one in earlier)), None):
             return problem
         if trained.record["model"] != self.training["files_of_model"]:
             return "The evaluated model is not the one that training exported."
-        one, other = (evaluation.reported(self.arms[0])["prompt_hash"] for evaluation in (start, trained))
-        if not one.equals(other):
-            return "The start model and the trained one were not given the same prompts."
+        prompts = [evaluation.reported(self.arms[0])["prompt_hash"] for evaluation in (*earlier, trained)]
+        if not all(other.equals(prompts[-1]) for other in prompts):
+            return "The evaluated models were not given the same prompts."
         return None
 
     @property
@@ -127,7 +136,9 @@ def main(arguments: argparse.Namespace) -> None:
             several=_several(runs) if len(runs) > 1 else None,
             style=(arguments.template.parent / "style.css").read_text("utf-8"),
             script=(arguments.template.parent / "viewer.js").read_text("utf-8"),
-            packed=trajectories.packed({run.name: tuple(run.evaluations.values()) for run in runs}),
+            packed=trajectories.packed(
+                {run.name: (run.evaluations["start"], run.evaluations["trained"]) for run in runs}
+            ),
             run_times=_run_times(folder),
             code=code,
         )
@@ -143,7 +154,7 @@ def sentence(run: Run) -> str:
     if run.broken_contract:
         return f"{OUTCOMES['invalid']}: {run.broken_contract}"
     arm, comparison = run.arms[0], run.primary
-    start, trained = (run.accuracies[model][arm] for model in MODELS)
+    start, trained = (run.accuracies[model][arm] for model in ("start", "trained"))
     low, high = 100 * comparison.low, 100 * comparison.high
     difference = f"{100 * comparison.difference:+.1f} points (95% interval {low:+.1f} to {high:+.1f})"
     family = f", Holm-adjusted over {len(run.arms)} arms" if len(run.arms) > 1 else ""
@@ -173,12 +184,13 @@ def _run_section(run: Run, record: dict[str, Any]) -> dict[str, Any]:
         "verdict": run.verdict,
         "data": run.data,
         "training": run.training,
+        "models": list(run.evaluations),
         "comparisons": run.comparisons,
+        "warm_start_comparisons": run.warm_start_comparisons,
         "accuracies": run.accuracies,
         "noise": {model: evaluation.noise_floor() for model, evaluation in run.evaluations.items()},
         "sampled": [
-            {"name": f"pass@{k}", "start": sampled["start"][k], "trained": mean}
-            for k, mean in sampled["trained"].items()
+            {"name": f"pass@{k}", **{model: means[k] for model, means in sampled.items()}} for k in sampled["trained"]
         ],
         "majority": {model: evaluation.majority_at() for model, evaluation in run.evaluations.items()},
         "samples": run.config["evaluate"]["samples"],
@@ -202,7 +214,7 @@ def _run_section(run: Run, record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _measures(run: Run) -> list[dict[str, Any]]:
-    reported = {model: run.evaluations[model].reported(run.arms[0]) for model in MODELS}
+    reported = {model: evaluation.reported(run.arms[0]) for model, evaluation in run.evaluations.items()}
     return [
         {"name": name, **{model: _measure(items[column], is_share) for model, items in reported.items()}}
         for name, column, is_share in MEASURES
@@ -217,7 +229,10 @@ def _measure(values: pd.Series, is_share: bool) -> str:
 
 def _failures(run: Run) -> list[dict[str, Any]]:
     """How many items are wrong for which reason, in the arm of the verdict."""
-    counts = {model: run.evaluations[model].reported(run.arms[0])["failure"].value_counts() for model in MODELS}
+    counts = {
+        model: evaluation.reported(run.arms[0])["failure"].value_counts()
+        for model, evaluation in run.evaluations.items()
+    }
     names = sorted({name for count in counts.values() for name in count.index if name})
     return [{"name": name, **{model: int(count.get(name, 0)) for model, count in counts.items()}} for name in names]
 
@@ -357,7 +372,7 @@ if __name__ == "__main__":
     command = cli.parser(__doc__)
     cli.add_settings(command)
     command.add_argument(
-        "--runs", type=json.loads, required=True, help="JSON: run → the folders of data, train, start, trained"
+        "--runs", type=json.loads, required=True, help="JSON: run → the folders of data, train and evaluated models"
     )
     command.add_argument("--template", type=Path, required=True, help="the page's Jinja template")
     command.add_argument("--out", type=Path, required=True, help="the page to write")

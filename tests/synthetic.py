@@ -11,6 +11,7 @@ from conftest import default_config
 from toolrl import manifest
 from toolrl.data.agent_rows import write_parquet
 from toolrl.episodes import Episode, ToolCall, Turn, measure
+from toolrl.runs import evaluated_models
 from toolrl.tasks import load_task
 from toolrl.verl_bridge.dumps import ITEM_SCHEMA, encodable
 
@@ -20,7 +21,7 @@ Hostile = Callable[[int], str]
 
 
 def run(
-    folder: Path, items: int = 40, arms: tuple[str, ...] = ("tool",), accuracy: tuple[float, float] = (0.4, 0.7),
+    folder: Path, items: int = 40, arms: tuple[str, ...] = ("tool",), accuracy: tuple[float, ...] = (0.4, 0.7),
     hostile: Hostile = lambda index: "", repeats: int = 0, samples: int = 0, changes: dict | None = None,
     test_set: str = "t", seed: int = 1,
 ) -> dict:  # fmt: skip
@@ -33,7 +34,7 @@ def run(
     rng = random.Random(seed)
     places = [(arm, 0, 0) for arm in arms] + [(arms[0], number, 0) for number in range(1, repeats + 1)]
     places += [(arms[0], 0, number) for number in range(1, samples + 1)]
-    for model, share in zip(("start", "trained"), accuracy):
+    for model, share in zip(evaluated_models(config), accuracy, strict=True):
         rows = []
         for arm, repeat, sample in places:
             rows += [_item(index, arm, repeat, sample, rng.random() < share, hostile(index)) for index in range(items)]
@@ -65,7 +66,7 @@ def run(
         "hardware": {"processor": "x", "cores": 2, "memory_bytes": 2**34, "gpus": ["H", "H"]},
     }  # fmt: skip
     manifest.write_json(folder / "train" / "manifest.json", training)
-    folders = {name: str(folder / name) for name in ("data", "train", "start", "trained")}
+    folders = {name: str(folder / name) for name in ("data", "train", *evaluated_models(config))}
     return {"config": config, "changes": changes or {}, "folders": folders}
 
 

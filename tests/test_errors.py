@@ -49,6 +49,7 @@ def test_the_default_configuration_is_valid(config: dict) -> None:
         ("model.embedded.heads", 16, "hidden_size / heads (16) must be a multiple of 32"),
         ("resources.platform", "cuda", "resources.train.gpu must be at least 1"),
         ("warm_start.enabled", False, "warm_start.enabled must be true"),
+        ("evaluate.base", "yes", "evaluate.base must be true or false, not 'yes'"),
     ],
 )
 def test_bad_configuration(config: dict, key: str, value: object, words: str) -> None:
@@ -56,6 +57,11 @@ def test_bad_configuration(config: dict, key: str, value: object, words: str) ->
         check(changed(config, key, value))
     message = str(error.value)
     assert words in message and all(line.startswith("config: ") for line in message.splitlines())
+
+
+def test_without_a_warm_start_there_is_one_model_before_training(config: dict) -> None:
+    with pytest.raises(UserError, match="evaluate.base must be false, as warm_start.enabled is"):
+        check(changed(changed(config, "evaluate.base", True), "warm_start.enabled", False))
 
 
 def test_unknown_verl_option_names_the_nearest() -> None:

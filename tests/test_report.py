@@ -17,6 +17,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from toolrl import manifest
 from toolrl.evaluation import Evaluation, failure_class
 from toolrl.trajectories import packed
+from toolrl.wording import percent
 
 ARMS = ("tool", "tool_withheld", "no_tool")
 SCRIPTS = "<script>window.pwned = 1</script></script><img src=x onerror='window.pwned=1'><svg onload='window.pwned=1'>"
@@ -101,6 +102,19 @@ def test_samples_and_repeats(tmp_path: Path) -> None:
     text = build(tmp_path, {"main": synthetic.run(tmp_path / "run", repeats=2, samples=4)}).read_text()
     assert all(f"pass@{k}" in text for k in (1, 2, 4)) and "maj@4" in text
     assert "Noise floor: evaluated again" in text
+
+
+def test_the_base_model_is_a_third_column(tmp_path: Path) -> None:
+    changes = {"evaluate": {"base": True}}
+    run = synthetic.run(tmp_path / "run", arms=ARMS, accuracy=(0.1, 0.5, 0.5), samples=2, changes=changes)
+    page = build(tmp_path, {"main": run})
+    rows = re.findall(r"<tr>.*?</tr>", page.read_text(), re.DOTALL)
+    accuracies = [row for row in rows if row.startswith('<tr><th scope="row">tool</th>')]
+    bases = Evaluation(tmp_path / "run" / "base").accuracy("tool")
+    assert len(accuracies) == 2 and f"<td>{percent(bases)}</td>" in accuracies[0]
+    assert accuracies[0].count("<td>") == 1 + 3 + 4 and accuracies[1].count("<td>") == 4
+    assert all(sum(row.startswith(f'<tr><th scope="row">{name}') for row in rows) for name in ("pass@2", "maj@2"))
+    assert badge(page) == "not distinguishable", "the verdict is about training"
 
 
 def test_packing_loses_nothing(tmp_path: Path) -> None:

@@ -51,6 +51,12 @@ def test_shared_stages_are_planned_once(workflow: Path) -> None:
     }  # fmt: skip
 
 
+def test_the_base_model_is_evaluated_on_demand(workflow: Path) -> None:
+    (workflow / "base.yaml").write_text(yaml.safe_dump({"evaluate": {"base": True}}))
+    plan = snakemake(workflow, "-n", "results/report.html", "--configfile", "base.yaml")
+    assert re.search(r"^evaluate +3$", plan.stdout + plan.stderr, re.MULTILINE), plan.stderr
+
+
 @pytest.mark.parametrize(
     ("runs", "words"),
     [

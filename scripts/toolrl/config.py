@@ -169,6 +169,8 @@ def _source_problems(config: Mapping[str, Any]) -> Iterator[str]:
             yield f"model.path: the folder {model['path']} does not exist."
     if model["source"] == "hub" and not (model["hub"]["repository"] and model["hub"]["revision"]):
         yield "model.hub needs repository and revision, as model.source is `hub`."
+    if config["evaluate"]["base"] and not config["warm_start"]["enabled"]:
+        yield "evaluate.base must be false, as warm_start.enabled is: the base model is the start model then."
     if model["source"] == "embedded":
         if not config["warm_start"]["enabled"]:
             yield "warm_start.enabled must be true for model.source embedded, which is untrained."

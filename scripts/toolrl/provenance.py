@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from toolrl import manifest
+from toolrl.runs import evaluated_models
 from toolrl.secrets import without_secrets
 from toolrl.stages import dotted
 
@@ -54,7 +55,7 @@ def run_record(name: str, config: Mapping[str, Any], folders: Mapping[str, Path]
     Args:
         name: the run's.
         config: its whole configuration.
-        folders: of `data`, `train`, `start` and `trained`, with their manifests.
+        folders: of `data`, `train` and each evaluated model, with their manifests.
     """
     records = {stage: manifest.read_json(folder / "manifest.json") for stage, folder in folders.items()}
     training, trained = records["train"], records["trained"]
@@ -81,7 +82,7 @@ def run_record(name: str, config: Mapping[str, Any], folders: Mapping[str, Path]
         "versions": training["versions"],
         "lock": training["lock"],
         "hardware": training["hardware"],
-        "commands": {stage: records[stage]["command"] for stage in ("train", "start", "trained")},
+        "commands": {stage: records[stage]["command"] for stage in ("train", *evaluated_models(config))},
         "attempts": training["attempts"],
         "gpu_hours": hours,
         "cost": None if price is None else hours * price,

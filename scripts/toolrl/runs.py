@@ -13,7 +13,10 @@ from toolrl.manifest import canonical_json
 from toolrl.stages import stage_settings
 
 SINGLE = "results"
-SETTINGS = {"evaluate_start": "evaluate", "evaluate_trained": "evaluate"}
+MODELS = ("base", "start", "trained")
+"""What can be evaluated, in the order of a run: before the warm start, before training, and after it."""
+
+SETTINGS = {f"evaluate_{model}": "evaluate" for model in MODELS}
 """Stages whose settings have another name in `toolrl.stages.STAGE_KEYS`."""
 
 
@@ -48,6 +51,11 @@ def start_stage(config: Mapping[str, Any]) -> str:
     return "warm_start" if config["warm_start"]["enabled"] else "prepare_model"
 
 
+def evaluated_models(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Those of `MODELS` that a run evaluates."""
+    return MODELS if config["evaluate"]["base"] else MODELS[1:]
+
+
 def _upstreams(config: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     """Every stage that can be shared, with the stages whose results it reads."""
     embedded = ("download",) if config["model"]["source"] == "embedded" else ()
@@ -59,6 +67,7 @@ def _upstreams(config: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
         "preflight_train": ("preprocess", start_stage(config)),
         "preflight_evaluate": ("preprocess", start_stage(config)),
         "train": ("preprocess", start_stage(config)),
+        "evaluate_base": ("preprocess", "prepare_model"),
         "evaluate_start": ("preprocess", start_stage(config)),
         "evaluate_trained": ("preprocess", "train"),
     }

@@ -24,8 +24,9 @@ STAGE_KEYS: Mapping[str, tuple[str, ...]] = {
         "resources.agent_loop_workers", "resources.reward_workers",
     ),
     "evaluate": (
-        "seed", "deterministic", "task", "agent", "rollout", "evaluate", "watchdog.stall_minutes",
-        "resources.platform", "resources.evaluate.gpu", "resources.ray_address", "resources.ray_join_minutes",
+        "seed", "deterministic", "task", "agent", "rollout", "evaluate.max_items", "evaluate.arms", "evaluate.repeats",
+        "evaluate.samples", "evaluate.temperature", "watchdog.stall_minutes", "resources.platform",
+        "resources.evaluate.gpu", "resources.ray_address", "resources.ray_join_minutes",
         "resources.agent_loop_workers", "resources.reward_workers",
     ),
 }  # fmt: skip
