@@ -1,0 +1,55 @@
+"""The benchmark of a GPU's training step: what can be checked of it without a GPU."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+sys.path.append(str(ROOT / "benchmarks"))
+
+import gpu_step
+from gpu_step import SHAPES, VOCABULARY, Work
+
+
+def test_forced_lengths_are_the_same_work_for_every_prompt() -> None:
+    work = Work(prompts=3, rollouts=16, response_length=1024)
+    lengths = work.lengths().reshape(3, 16)
+    assert (lengths == lengths[0]).all() and lengths.max() <= 1024 and lengths.min() >= 16
+    assert lengths[0].mean() == pytest.approx(1024 * 0.25 * 1.25, rel=0.05), "a log-normal mean is above its median"
+
+
+def test_the_decode_bound_counts_every_byte_that_is_read() -> None:
+    shape, work = SHAPES["tiny"], Work(prompts=2, rollouts=2, response_length=64)
+    cache = 2 * 2 * 2 * 1 * 32  # keys and values, two bytes, two layers, one head of 32
+    read = 0
+    for step in range(max(work.lengths())):
+        read += 2 * 1000 + sum(cache * (10 + step) for length in work.lengths() if step < length)
+    assert gpu_step.decode_bound(shape, 1000, work, 10, 1e6) == pytest.approx(read / 1e6)
+
+
+def test_packed_sequences_do_not_see_each_other() -> None:
+    """What `ours-packed` relies on without flash-attn: transformers tells sequences apart by their positions."""
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    lengths = (7, 12, 5)
+    torch.manual_seed(0)
+    config = Qwen2Config(vocab_size=300, **SHAPES["tiny"])
+    model = Qwen2ForCausalLM._from_config(config, attn_implementation="sdpa").eval()
+    sequences = [torch.randint(0, 300, (length,)) for length in lengths]
+    positions = torch.cat([torch.arange(length) for length in lengths])
+    with torch.no_grad():
+        alone = torch.cat([model(input_ids=ids[None]).logits[0] for ids in sequences])
+        packed = model(input_ids=torch.cat(sequences)[None], position_ids=positions[None], use_cache=False).logits[0]
+    torch.testing.assert_close(packed, alone)
+
+
+def test_every_id_of_the_random_model_decodes(tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    parameters = gpu_step.make_model(SHAPES["tiny"], ["How many are 3 and 4?"] * 3, tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    assert len(tokenizer) == VOCABULARY and parameters > VOCABULARY * SHAPES["tiny"]["hidden_size"]
+    assert all(tokenizer.decode([number]) for number in (500, 100_000, VOCABULARY - 1))
+    assert tokenizer.decode(tokenizer("How many are 3 and 4?")["input_ids"]) == "How many are 3 and 4?"
