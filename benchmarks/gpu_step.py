@@ -27,7 +27,10 @@ sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "benchmarks")]
 
 from forced_length import response_lengths  # noqa: E402
 from toolrl import machine, manifest  # noqa: E402
+from toolrl.data.agent_rows import read_problems  # noqa: E402
+from toolrl.data.sources import read_rows  # noqa: E402
 from toolrl.runs import merged  # noqa: E402
+from toolrl.tasks import load_task  # noqa: E402
 from toolrl.verl_bridge import launch, settings  # noqa: E402
 
 VOCABULARY = 151_936
@@ -59,7 +62,7 @@ SEED_RECIPE: Mapping[str, Any] = {
     "reward.num_workers": 8,
 }
 """What the seed script sets, and verl's defaults where it sets nothing. Its `use_remove_padding` needs flash-attn,
-which is not in the lock; micro-batches have 32 rows."""
+which is not in the lock."""
 
 TOKEN_BUDGET = {
     f"{ACTOR}.use_dynamic_bsz": True,
@@ -122,14 +125,15 @@ def decode_bound(shape: Mapping[str, int], parameters: int, work: Work, prompt: 
     return float(2 * parameters * lengths.max() + cache * cached) / bandwidth
 
 
-def make_model(shape: Mapping[str, int], conversations: Sequence[str], folder: Path) -> int:
-    """A model with random weights, and a tokenizer whose every id decodes to something; returns its parameters."""
+def make_model(shape: Mapping[str, int], texts: Sequence[str], folder: Path) -> int:
+    """A model with random weights, and a tokenizer trained on the texts whose every id decodes to something; returns
+    the number of parameters."""
     import torch
     from tokenizers import Tokenizer
     from toolrl.models import embedded
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    tokenizer = embedded.make_tokenizer(conversations, [], vocab_size=4000)
+    tokenizer = embedded.make_tokenizer(texts, [], vocab_size=4000)
     file = json.loads(tokenizer.backend_tokenizer.to_str())
     file["model"]["vocab"] |= {f"<unused{number}>": number for number in range(len(tokenizer), VOCABULARY)}
     tokenizer = type(tokenizer)(
@@ -182,16 +186,24 @@ def experiment(arguments: argparse.Namespace, work: Work, gpus: int) -> dict[str
                 "epochs": 1,
                 "batch_size": batch,
                 "mini_batch_size": batch,
-                "micro_batch_size_per_gpu": min(32, work.prompts * work.rollouts),
+                "micro_batch_size_per_gpu": arguments.micro_batch,
                 "rollouts_per_prompt": work.rollouts,
                 "save_every": -1,
                 "validate_every": 0,
                 "loggers": [],
             },
-            "rollout": {"tensor_parallel": 1},
+            "rollout": {"tensor_parallel": 1, "log_prob_micro_batch_size_per_gpu": arguments.micro_batch},
             "resources": {"platform": arguments.platform, "train": stage},
         },
     )
+
+
+def prompt_texts(config: Mapping[str, Any], rows: Path) -> list[str]:
+    """The texts of the prompts, tools included."""
+    task, tools = load_task(config["task"]), config["agent"]["tools"]
+    problems = read_problems(read_rows(str(rows), "train"), task, rows.name)
+    chats = [task.prompt(problem.question, tools) for problem in problems]
+    return [json.dumps(task.tool_schemas(tools)), *(message["content"] for chat in chats for message in chat)]
 
 
 def script(name: str, config: Mapping[str, Any], **options: Path) -> None:
@@ -241,9 +253,8 @@ def main(arguments: argparse.Namespace) -> None:
     folder = arguments.out.resolve()
     widest = experiment(arguments, work, max(arguments.gpus))
     script("download", widest, out=folder / "raw")
-    questions = [json.loads(line)["question"] for line in (folder / "raw" / "train.jsonl").open(encoding="utf-8")]
     model = folder / arguments.shape
-    parameters = make_model(shape, questions, model)
+    parameters = make_model(shape, prompt_texts(widest, folder / "raw" / "train.jsonl"), model)
     script("preprocess", widest, data=folder / "raw", model=model, out=folder / "data")
     names = machine.hardware()["gpus"]
     bandwidth = next((rate for name, rate in BYTES_PER_SECOND.items() if names and name in names[0]), None)
@@ -255,7 +266,7 @@ def main(arguments: argparse.Namespace) -> None:
             prompt = frame["prompt_length/mean"].mean()
             bound = decode_bound(shape, parameters, work, prompt, bandwidth) if bandwidth else None
             rows.append(row(arm, gpus, frame, work, bound))
-            print(pd.DataFrame(rows).to_markdown(index=False), flush=True)
+            print(pd.DataFrame(rows).to_markdown(index=False, disable_numparse=True), flush=True)
     print(
         f"{arguments.shape}, {parameters / 1e9:.2f} billion parameters, {', '.join(names) or 'no GPU'}; each GPU and "
         f"step: {work.prompts} prompts of {prompt:.0f} tokens × {work.rollouts} responses, {work.lengths().sum()} "
@@ -271,6 +282,7 @@ if __name__ == "__main__":
     command.add_argument("--steps", type=int, default=4, help="training steps of each; the first is not measured")
     command.add_argument("--prompts", type=int, default=32, help="of each GPU and step")
     command.add_argument("--rollouts", type=int, default=16, help="of each prompt")
+    command.add_argument("--micro-batch", type=int, default=32, help="rows of a micro-batch, without a token budget")
     command.add_argument("--response-length", type=int, default=1024, help="of the longest response, in tokens")
     command.add_argument("--threads", type=int, default=16, help="CPU threads")
     command.add_argument("--platform", choices=("cuda", "cpu"), default="cuda")

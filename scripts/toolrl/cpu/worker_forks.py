@@ -97,7 +97,8 @@ def _become_worker(connection: socket.socket) -> None:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        connection.sendall(bytes([status & 255]))
+        with contextlib.suppress(OSError):  # the client may have been killed
+            connection.sendall(bytes([status & 255]))
         os._exit(status)
 
 
