@@ -29,8 +29,9 @@ rm -rf "$venv"
 echo "Installing the locked packages into $venv (about 6.5 GB; minutes)…" >&2
 awk '/^[a-zA-Z0-9]/ { wanted = /^uv==/ } wanted' locks/cpu.txt >"$venv/uv.txt"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r "$venv/uv.txt"
-# uv is several times faster; pip is the way where its index is configured for pip only
-VIRTUAL_ENV=$PWD/$venv "$venv/bin/uv" pip install --quiet --require-hashes --no-deps -r locks/cpu.txt ||
+# uv is several times faster; pip is the way where its index is configured for pip only. Both compile what they install:
+# otherwise the first workers would all do that at once, and where PYTHONDONTWRITEBYTECODE is set every start again
+VIRTUAL_ENV=$PWD/$venv "$venv/bin/uv" pip install --quiet --compile-bytecode --require-hashes --no-deps -r locks/cpu.txt ||
   "$venv/bin/python" -m pip install --disable-pip-version-check --require-hashes --no-deps -r locks/cpu.txt
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 touch "$stamp"

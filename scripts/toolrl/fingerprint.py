@@ -33,13 +33,19 @@ def _closure(scripts: list[Path], root: Path) -> set[Path]:
 
 
 @cache
-def _normalised(path: Path) -> str:
+def _parsed(path: Path) -> ast.Module:
+    """The file without its docstrings."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list):
             node.body = [child for child in body if not _is_docstring(child)]  # type: ignore[attr-defined]
-    return ast.dump(tree)
+    return tree
+
+
+@cache
+def _normalised(path: Path) -> str:
+    return ast.dump(_parsed(path))
 
 
 def _is_docstring(node: ast.AST) -> bool:
@@ -49,7 +55,7 @@ def _is_docstring(node: ast.AST) -> bool:
 @cache
 def _imports(path: Path, root: Path) -> tuple[Path, ...]:
     found: list[Path] = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(_parsed(path)):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
