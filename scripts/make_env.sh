@@ -26,7 +26,7 @@ command -v c++ >/dev/null || fail "no C++ compiler was found, and vLLM needs one
 
 rm -rf "$venv"
 "$PYTHON" -m venv "$venv"
-echo "Installing the locked packages into $venv (about 6.5 GB; minutes)…" >&2
+echo "Installing the locked packages into $venv (about 8 GB; minutes)…" >&2
 awk '/^[a-zA-Z0-9]/ { wanted = /^uv==/ } wanted' locks/cpu.txt >"$venv/uv.txt"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r "$venv/uv.txt"
 # uv is several times faster; pip is the way where its index is configured for pip only. Both compile what they install:
