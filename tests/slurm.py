@@ -34,8 +34,9 @@ FOLDER = Path("/tmp/toolrl-slurm")
 NODES = ("one", "two")
 GPUS = range(2)
 """Of each node."""
-ACCOUNTING_PORT = 36816
-CONTROLLER_PORT = 36817
+# below the ports that Linux gives to outgoing connections, which may be taken at any moment
+ACCOUNTING_PORT = 16816
+CONTROLLER_PORT = 16817
 DATABASE = FOLDER / "mariadb"
 START_SECONDS = 40
 LOCK = Path("/tmp/toolrl-slurm.lock")
