@@ -10,7 +10,6 @@ Each arm is one launch of verl; its first step is left out. `--platform cpu --sh
 
 import argparse
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -131,7 +130,6 @@ def make_model(shape: Mapping[str, int], texts: Sequence[str], folder: Path) -> 
     import torch
     from tokenizers import Tokenizer
     from toolrl.models import embedded
-    from transformers import Qwen2Config, Qwen2ForCausalLM
 
     tokenizer = embedded.make_tokenizer(texts, [], vocab_size=4000)
     file = json.loads(tokenizer.backend_tokenizer.to_str())
@@ -142,27 +140,17 @@ def make_model(shape: Mapping[str, int], texts: Sequence[str], folder: Path) -> 
         pad_token=tokenizer.pad_token,
         chat_template=tokenizer.chat_template,
     )
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=VOCABULARY,
-        max_position_embeddings=32768,
-        tie_word_embeddings=True,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=None,
-        dtype="bfloat16",
-        **shape,
-    )
     torch.set_default_dtype(torch.bfloat16)
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
-        model = Qwen2ForCausalLM(config)
+        model = embedded.random_model(tokenizer, 0, max_position_embeddings=32768, dtype="bfloat16", **shape)
     torch.set_default_dtype(torch.float32)
     embedded.save(folder, tokenizer, model)
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def experiment(arguments: argparse.Namespace, work: Work, gpus: int) -> dict[str, Any]:
-    """The configuration: the seed recipe's experiment in its present form, with the work of a step."""
+def experiment(arguments: argparse.Namespace, work: Work, gpus: int, arm: str) -> dict[str, Any]:
+    """The configuration: the seed recipe's experiment in its present form, with the work of a step and an arm's
+    settings."""
     config = yaml.safe_load((ROOT / "config" / "config.yaml").read_text("utf-8"))
     if arguments.platform == "cuda":
         recipe = ROOT / "config" / "experiments" / "gsm8k-qwen2.5-3b-instruct.yaml"
@@ -191,6 +179,7 @@ def experiment(arguments: argparse.Namespace, work: Work, gpus: int) -> dict[str
                 "save_every": -1,
                 "validate_every": 0,
                 "loggers": [],
+                "overrides": ARMS[arm],
             },
             "rollout": {"tensor_parallel": 1, "log_prob_micro_batch_size_per_gpu": arguments.micro_batch},
             "resources": {"platform": arguments.platform, "train": stage},
@@ -211,7 +200,7 @@ def script(name: str, config: Mapping[str, Any], **options: Path) -> None:
     subprocess.run(command + [f"--{name}={value}" for name, value in options.items()], check=True)
 
 
-def measure(config: Mapping[str, Any], options: Mapping[str, Any], work: Path, data: Path, model: Path) -> pd.DataFrame:
+def measure(config: Mapping[str, Any], work: Path, data: Path, model: Path) -> pd.DataFrame:
     """Trains for a few steps; verl's metrics of all but the first."""
     stage = config["resources"]["train"]
     metrics = work / "metrics.jsonl"
@@ -219,10 +208,10 @@ def measure(config: Mapping[str, Any], options: Mapping[str, Any], work: Path, d
     launch.prepare(paths, config["agent"])
     with launch.exclusive(work) as lock, machine.own_gpus(machine.gpus_of(config["resources"], "train"), "train"):
         share = settings.node_share(config, "train", stage["threads"], stage["mem_mb"])
-        composed = settings.launch_options(config, paths, 1, share, config["seed"])
-        composed |= settings.training_options(config, paths, config["train"]["steps"]) | dict(options)
+        options = settings.launch_options(config, paths, 1, share, config["seed"])
+        options |= settings.training_options(config, paths, config["train"]["steps"])
         environment = launch.environment(config["resources"]["platform"], stage["threads"], metrics)
-        launch.run_on_nodes(config, composed, 1, share, work, environment, lambda: None, lock)
+        launch.run_on_nodes(config, options, 1, share, work, environment, lambda: None, lock)
     steps = [entry["data"] for entry in manifest.read_json_lines(metrics)]
     return pd.DataFrame([step for step in steps if "timing_s/step" in step][1:])
 
@@ -251,7 +240,7 @@ def main(arguments: argparse.Namespace) -> None:
     work = Work(arguments.prompts, arguments.rollouts, arguments.response_length)
     shape = SHAPES[arguments.shape]
     folder = arguments.out.resolve()
-    widest = experiment(arguments, work, max(arguments.gpus))
+    widest = experiment(arguments, work, max(arguments.gpus), arguments.arms[0])
     script("download", widest, out=folder / "raw")
     model = folder / arguments.shape
     parameters = make_model(shape, prompt_texts(widest, folder / "raw" / "train.jsonl"), model)
@@ -261,8 +250,8 @@ def main(arguments: argparse.Namespace) -> None:
     rows = []
     for gpus in arguments.gpus:
         for arm in arguments.arms:
-            place = folder / re.sub(r"\W+", "-", f"{arm} {gpus}")
-            frame = measure(experiment(arguments, work, gpus), ARMS[arm], place, folder / "data", model)
+            config = experiment(arguments, work, gpus, arm)
+            frame = measure(config, folder / f"{arm}-{gpus}", folder / "data", model)
             prompt = frame["prompt_length/mean"].mean()
             bound = decode_bound(shape, parameters, work, prompt, bandwidth) if bandwidth else None
             rows.append(row(arm, gpus, frame, work, bound))

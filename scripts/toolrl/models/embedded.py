@@ -114,22 +114,31 @@ def tokenizer_for(
 
 def make_model(tokenizer: Any, shape: Mapping[str, int], seed: int) -> Any:
     """A randomly initialised `Qwen2ForCausalLM` of the given shape (hidden_size, layers, heads)."""
-    import torch
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-
-    torch.manual_seed(seed)
-    config = Qwen2Config(
-        vocab_size=len(tokenizer),
+    return random_model(
+        tokenizer,
+        seed,
         hidden_size=shape["hidden_size"],
         intermediate_size=2 * shape["hidden_size"],
         num_hidden_layers=shape["layers"],
         num_attention_heads=shape["heads"],
         num_key_value_heads=shape["heads"],
         max_position_embeddings=2048,
+    )
+
+
+def random_model(tokenizer: Any, seed: int, **architecture: Any) -> Any:
+    """A randomly initialised `Qwen2ForCausalLM` with tied embeddings; `architecture` is in `Qwen2Config`'s words."""
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    torch.manual_seed(seed)
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
         tie_word_embeddings=True,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=None,
+        **architecture,
     )
     model = Qwen2ForCausalLM(config)
     model.generation_config.eos_token_id = tokenizer.eos_token_id
