@@ -74,13 +74,13 @@ def main(arguments: list[str]) -> None:
             pass  # rattler keeps no archives
         case ["env", "create", *options]:
             value = {name: Path(options[options.index(name) + 1]) for name in ("--file", "--prefix")}
-            problem = None
+            status = 0
             try:
                 asyncio.run(create(value["--file"], value["--prefix"]))
             except SolverError as error:
-                problem = error
                 print("the environment cannot be solved:", error, file=sys.stderr, flush=True)
-            os._exit(problem is not None)  # rattler's threads can crash an interpreter that shuts down
+                status = 1
+            os._exit(status)  # rattler's threads can crash an interpreter that shuts down
         case _:
             sys.exit(f"the stand-in for conda does not know: {arguments}")
 
