@@ -28,12 +28,16 @@ from forced_length import response_lengths  # noqa: E402
 from toolrl import machine, manifest  # noqa: E402
 from toolrl.data.agent_rows import read_problems  # noqa: E402
 from toolrl.data.sources import read_rows  # noqa: E402
+from toolrl.errors import UserError  # noqa: E402
 from toolrl.runs import merged  # noqa: E402
 from toolrl.tasks import load_task  # noqa: E402
 from toolrl.verl_bridge import launch, settings  # noqa: E402
 
 VOCABULARY = 151_936
 PROMPT_LENGTH = 1024
+MEMORY_MB = 32_000
+"""Of the machine, for each GPU."""
+
 SHAPES: Mapping[str, Mapping[str, int]] = {
     "qwen2.5-3b": {
         "hidden_size": 2048, "intermediate_size": 11008, "num_hidden_layers": 36, "num_attention_heads": 16,
@@ -52,8 +56,13 @@ SHAPES: Mapping[str, Mapping[str, int]] = {
 
 MODEL, ACTOR, ENGINE = settings.MODEL, settings.ACTOR, settings.ENGINE
 SEED_RECIPE: Mapping[str, Any] = {
+    f"{MODEL}.use_remove_padding": False,
+    f"{MODEL}.use_fused_kernels": False,
+    f"+{MODEL}.override_config.attn_implementation": "sdpa",
+    f"{ACTOR}.use_dynamic_bsz": False,
     f"{ACTOR}.strategy": "fsdp",
     f"{ACTOR}.fsdp_config.strategy": "fsdp",
+    "actor_rollout_ref.ref.fsdp_config.strategy": "fsdp",
     "actor_rollout_ref.ref.fsdp_config.param_offload": True,
     f"{ENGINE}.gpu_memory_utilization": 0.5,
     f"{ENGINE}.max_num_seqs": 1024,
@@ -61,32 +70,41 @@ SEED_RECIPE: Mapping[str, Any] = {
     "reward.num_workers": 8,
 }
 """What the seed script sets, and verl's defaults where it sets nothing. Its `use_remove_padding` needs flash-attn,
-which is not in the lock."""
+which is not in the lock; `seed-packed` has it with the project's attention."""
 
-TOKEN_BUDGET = {
-    f"{ACTOR}.use_dynamic_bsz": True,
-    f"{ACTOR}.ppo_max_token_len_per_gpu": 32768,
-    f"{ENGINE}.log_prob_max_token_len_per_gpu": 65536,
-    "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu": 65536,
-}
 PACKED = {
     f"{MODEL}.use_remove_padding": True,
-    f"+{MODEL}.override_config.attn_implementation": "flex_attention",
-    f"{ACTOR}.fsdp_config.pad_to_length": True,
+    f"+{MODEL}.override_config.attn_implementation": settings.PACKED_ATTENTION,
 }
-ENGINE_MEMORY = {f"{ENGINE}.gpu_memory_utilization": 0.8, f"{ENGINE}.max_num_batched_tokens": 32768}
+PADDED = {
+    f"{MODEL}.use_remove_padding": False,
+    f"+{MODEL}.override_config.attn_implementation": "sdpa",
+    f"{ACTOR}.use_dynamic_bsz": False,
+}
+ENGINE_MEMORY = {f"{ENGINE}.gpu_memory_utilization": 0.75, f"{ENGINE}.max_num_batched_tokens": 32768}
 ARMS: Mapping[str, Mapping[str, Any]] = {
     "seed": SEED_RECIPE,
+    "seed-packed": {**SEED_RECIPE, **PACKED},
     "ours": {},
-    "ours-budget": TOKEN_BUDGET,
-    "ours-packed": {**TOKEN_BUDGET, **PACKED},
-    "ours-packed-fused": {**TOKEN_BUDGET, **PACKED, f"{MODEL}.use_fused_kernels": True},
-    "ours-packed-engine": {**TOKEN_BUDGET, **PACKED, **ENGINE_MEMORY},
+    "ours-padded": PADDED,
+    "ours-unfused": {f"{MODEL}.use_fused_kernels": False},
+    "ours-flex": {f"+{MODEL}.override_config.attn_implementation": "flex_attention"},
+    "ours-triton": {f"{MODEL}.fused_kernel_options.impl_backend": "triton"},
+    "ours-engine": ENGINE_MEMORY,
 }
 """verl's options on top of the project's own. Where one that is not `ours` wins, it belongs into `settings`."""
 
-BYTES_PER_SECOND = {"H200": 4.8e12, "H100": 3.35e12, "A100": 2.04e12}
-"""Peak memory bandwidth by the name of the GPU, from NVIDIA's data sheets (SXM)."""
+
+@dataclass(frozen=True)
+class Peak:
+    """What a GPU can do at most: bytes a second from memory, and dense bfloat16 operations a second."""
+
+    bytes: float
+    operations: float
+
+
+PEAKS = {"H200": Peak(4.8e12, 989e12), "H100": Peak(3.35e12, 989e12), "A100": Peak(2.04e12, 312e12)}
+"""By the name of the GPU, from NVIDIA's data sheets (SXM)."""
 
 PARTS = ("gen", "old_log_prob", "ref", "update_actor", "update_weights")
 
@@ -104,24 +122,30 @@ class Work:
         return np.tile(response_lengths(self.rollouts, self.response_length), self.prompts)
 
 
-def decode_bound(shape: Mapping[str, int], parameters: int, work: Work, prompt: float, bandwidth: float) -> float:
-    """Seconds that reading memory takes at least, if all responses are decoded at once in bfloat16.
+def decode_bounds(
+    shape: Mapping[str, int], parameters: int, work: Work, prompt: float, peak: Peak
+) -> tuple[float, float]:
+    """Seconds that decoding takes at least, if all responses are decoded at once in bfloat16: for reading memory
+    alone, and where each decoding step takes the longer of reading and of multiplying by the weights.
 
     A decoding step reads the weights once, and for every response that is not finished the keys and values of all its
-    tokens so far. Prompts are taken as read already.
+    tokens so far; it multiplies and adds each weight once for every such response. Prompts are taken as read already.
 
     Args:
         shape: one of `SHAPES`.
         parameters: of the whole model; the tied embeddings count once.
         work: of a GPU.
         prompt: tokens of a prompt, the mean.
-        bandwidth: bytes per second.
+        peak: of the GPU.
     """
     head = shape["hidden_size"] // shape["num_attention_heads"]
     cache = 2 * 2 * shape["num_hidden_layers"] * shape["num_key_value_heads"] * head
     lengths = work.lengths()
-    cached = (lengths * prompt + lengths * (lengths - 1) / 2).sum()
-    return float(2 * parameters * lengths.max() + cache * cached) / bandwidth
+    steps = np.arange(lengths.max())
+    unfinished = (lengths[:, None] > steps).sum(axis=0)
+    reading = (2 * parameters + cache * unfinished * (prompt + steps)) / peak.bytes
+    multiplying = 2 * parameters * unfinished / peak.operations
+    return float(reading.sum()), float(np.maximum(reading, multiplying).sum())
 
 
 def make_model(shape: Mapping[str, int], texts: Sequence[str], folder: Path) -> int:
@@ -156,7 +180,11 @@ def experiment(arguments: argparse.Namespace, work: Work, gpus: int, arm: str) -
         recipe = ROOT / "config" / "experiments" / "gsm8k-qwen2.5-3b-instruct.yaml"
         config = merged(config, yaml.safe_load(recipe.read_text("utf-8")))
     batch = work.prompts * gpus
-    stage = {"threads": arguments.threads, "gpu": gpus if arguments.platform == "cuda" else 0}
+    stage = {
+        "threads": arguments.threads,
+        "mem_mb": MEMORY_MB * gpus,
+        "gpu": gpus if arguments.platform == "cuda" else 0,
+    }
     return merged(
         config,
         {
@@ -216,7 +244,7 @@ def measure(config: Mapping[str, Any], work: Path, data: Path, model: Path) -> p
     return pd.DataFrame([step for step in steps if "timing_s/step" in step][1:])
 
 
-def row(name: str, gpus: int, frame: pd.DataFrame, work: Work, bound: float | None) -> dict[str, str]:
+def row(name: str, gpus: int, frame: pd.DataFrame, work: Work, bounds: tuple[float, float] | None) -> dict[str, str]:
     """One line of the table: means over the measured steps."""
     mean = frame.mean(numeric_only=True)
     generated = work.lengths().sum()
@@ -230,9 +258,10 @@ def row(name: str, gpus: int, frame: pd.DataFrame, work: Work, bound: float | No
         **seconds,
         "generated tokens/s/GPU": f"{generated / step:.0f}",
         "all tokens/s/GPU": f"{mean['perf/throughput']:.0f}",
-        "decode, × bound": f"{mean['timing_s/gen'] / bound:.1f}" if bound else "–",
+        "gen ÷ bounds": " and ".join(f"{mean['timing_s/gen'] / bound:.1f}" for bound in bounds) if bounds else "–",
         "update MFU": f"{100 * mean['perf/mfu/actor']:.0f}%" if "perf/mfu/actor" in mean else "–",
         "peak GiB": f"{mean.get('perf/max_memory_reserved_gb', float('nan')):.0f}",
+        "trainer − engine": f"{mean.get('training/rollout_probs_diff_mean', float('nan')):.1e}",
     }
 
 
@@ -246,21 +275,27 @@ def main(arguments: argparse.Namespace) -> None:
     parameters = make_model(shape, prompt_texts(widest, folder / "raw" / "train.jsonl"), model)
     script("preprocess", widest, data=folder / "raw", model=model, out=folder / "data")
     names = machine.hardware()["gpus"]
-    bandwidth = next((rate for name, rate in BYTES_PER_SECOND.items() if names and name in names[0]), None)
-    rows = []
+    peak = next((peak for name, peak in PEAKS.items() if names and name in names[0]), None)
+    print(
+        f"{arguments.shape}, {parameters / 1e9:.2f} billion parameters, {', '.join(names) or 'no GPU'}; each GPU and "
+        f"step: {work.prompts} prompts × {work.rollouts} responses, {work.lengths().sum()} tokens, the longest "
+        f"{work.lengths().max()}; {arguments.steps - 1} steps measured."
+    )
+    rows, failed = [], []
     for gpus in arguments.gpus:
         for arm in arguments.arms:
             config = experiment(arguments, work, gpus, arm)
-            frame = measure(config, folder / f"{arm}-{gpus}", folder / "data", model)
+            try:
+                frame = measure(config, folder / f"{arm}-{gpus}", folder / "data", model)
+            except UserError as error:
+                failed.append(f"{arm} on {gpus} GPUs: {error}")
+                continue
             prompt = frame["prompt_length/mean"].mean()
-            bound = decode_bound(shape, parameters, work, prompt, bandwidth) if bandwidth else None
-            rows.append(row(arm, gpus, frame, work, bound))
+            bounds = decode_bounds(shape, parameters, work, prompt, peak) if peak else None
+            rows.append(row(arm, gpus, frame, work, bounds))
             print(pd.DataFrame(rows).to_markdown(index=False, disable_numparse=True), flush=True)
-    print(
-        f"{arguments.shape}, {parameters / 1e9:.2f} billion parameters, {', '.join(names) or 'no GPU'}; each GPU and "
-        f"step: {work.prompts} prompts of {prompt:.0f} tokens × {work.rollouts} responses, {work.lengths().sum()} "
-        f"tokens, the longest {work.lengths().max()}; {arguments.steps - 1} steps measured."
-    )
+    if failed:
+        sys.exit("\n".join(failed))
 
 
 if __name__ == "__main__":

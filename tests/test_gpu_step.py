@@ -19,13 +19,16 @@ def test_forced_lengths_are_the_same_work_for_every_prompt() -> None:
     assert lengths[0].mean() == pytest.approx(1024 * 0.25 * 1.25, rel=0.05), "a log-normal mean is above its median"
 
 
-def test_the_decode_bound_counts_every_byte_that_is_read() -> None:
+def test_the_decode_bounds_count_every_byte_and_every_multiplication() -> None:
     shape, work = SHAPES["tiny"], Work(prompts=2, rollouts=2, response_length=64)
     cache = 2 * 2 * 2 * 1 * 32  # keys and values, two bytes, two layers, one head of 32
-    read = 0
+    reading = longer = 0.0
     for step in range(max(work.lengths())):
-        read += 2 * 1000 + sum(cache * (10 + step) for length in work.lengths() if step < length)
-    assert gpu_step.decode_bound(shape, 1000, work, 10, 1e6) == pytest.approx(read / 1e6)
+        unfinished = [length for length in work.lengths() if step < length]
+        read = (2 * 1000 + sum(cache * (10 + step) for _ in unfinished)) / 1e6
+        reading, longer = reading + read, longer + max(read, 2 * 1000 * len(unfinished) / 1e5)
+    bounds = gpu_step.decode_bounds(shape, 1000, work, 10, gpu_step.Peak(1e6, 1e5))
+    assert bounds == pytest.approx((reading, longer)) and bounds[0] < bounds[1]
 
 
 def test_packed_sequences_do_not_see_each_other() -> None:

@@ -49,12 +49,10 @@ def batch_problems(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _dynamic(config: Mapping[str, Any]) -> bool:
-    """Whether an override replaces micro-batches by token budgets."""
-    return any(
-        name.endswith("use_dynamic_bsz") and value
-        for section in ("train", "rollout")
-        for name, value in config[section]["overrides"].items()
-    )
+    """Whether micro-batches have a number of tokens instead of rows: on GPUs, unless an override says otherwise."""
+    overrides = {**config["rollout"]["overrides"], **config["train"]["overrides"]}
+    said = [value for name, value in overrides.items() if name.endswith("use_dynamic_bsz")]
+    return any(said) if said else config["resources"]["platform"] == "cuda"
 
 
 def _divides(number: int) -> Callable[[int], bool]:

@@ -18,6 +18,9 @@ from toolrl.verl_bridge import ray_nodes
 
 MODEL, ACTOR, ENGINE = "actor_rollout_ref.model", "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 OWN_RAY_ONLY = ("num_gpus", "object_store_memory", "include_dashboard")
+PACKED_ATTENTION = "torch_varlen"
+"""The attention implementation that `toolrl.verl_bridge.packed_attention` registers."""
+
 LOGICAL_CPUS = 12
 """On the cpu platform: Ray's actors mostly wait, whatever the number of cores."""
 
@@ -127,6 +130,7 @@ def launch_options(
 ) -> dict[str, Any]:
     """The options that training and evaluation share; each node gives its share."""
     agent, rollout, resources = (config[key] for key in ("agent", "rollout", "resources"))
+    log_prob_rows = rollout["log_prob_micro_batch_size_per_gpu"]
     options: dict[str, Any] = {
         "+toolrl": {
             "task": _absolute_file(config["task"]),
@@ -143,13 +147,13 @@ def launch_options(
         "data.seed": seed,
         "data.dataloader_num_workers": 0,
         f"{MODEL}.path": str(paths.model),
-        f"{MODEL}.use_remove_padding": False,
-        f"+{MODEL}.override_config.attn_implementation": "sdpa",
         f"{ACTOR}.strategy": "fsdp2",
         f"{ACTOR}.fsdp_config.strategy": "fsdp2",
         f"{ACTOR}.fsdp_config.seed": seed,
         f"{ACTOR}.data_loader_seed": seed,
-        "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": rollout["log_prob_micro_batch_size_per_gpu"],
+        "actor_rollout_ref.ref.fsdp_config.strategy": "fsdp2",
+        "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": log_prob_rows,
+        "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu": log_prob_rows * _longest(agent),
         f"{ENGINE}.name": rollout["backend"],
         f"{ENGINE}.dtype": rollout["dtype"],
         f"{ENGINE}.seed": seed,
@@ -157,7 +161,8 @@ def launch_options(
         f"{ENGINE}.gpu_memory_utilization": rollout["gpu_memory_utilization"],
         f"{ENGINE}.max_num_seqs": rollout["max_num_seqs"],
         f"{ENGINE}.enforce_eager": rollout["enforce_eager"],
-        f"{ENGINE}.log_prob_micro_batch_size_per_gpu": rollout["log_prob_micro_batch_size_per_gpu"],
+        f"{ENGINE}.log_prob_micro_batch_size_per_gpu": log_prob_rows,
+        f"{ENGINE}.log_prob_max_token_len_per_gpu": log_prob_rows * _longest(agent),
         f"{ENGINE}.multi_turn.enable": True,
         f"{ENGINE}.multi_turn.format": agent["tool_parser"],
         f"{ENGINE}.multi_turn.tool_config_path": str(paths.tool_config),
@@ -186,15 +191,24 @@ def launch_options(
     }
     if resources["platform"] == "cpu":
         options |= _cpu_options()
+    else:
+        options |= _gpu_options()
     if config["deterministic"]:
         options |= _deterministic_options(resources["platform"])
     return options | dict(rollout["overrides"])
+
+
+def _longest(agent: Mapping[str, Any]) -> int:
+    """Tokens of the longest episode; a micro-batch of packed sequences has no more tokens than its rows could have."""
+    return agent["max_prompt_length"] + agent["max_response_length"]
 
 
 def _cpu_options() -> dict[str, Any]:
     """What the CPU platform needs; docs/cpu.md says why."""
     return {
         "trainer.device": "cpu",
+        f"{MODEL}.use_remove_padding": False,
+        f"+{MODEL}.override_config.attn_implementation": "sdpa",
         f"{MODEL}.enable_gradient_checkpointing": False,
         f"{ACTOR}.use_torch_compile": False,
         f"{ACTOR}.fsdp_config.use_torch_compile": False,
@@ -204,6 +218,18 @@ def _cpu_options() -> dict[str, Any]:
         f"+{ENGINE}.enable_sleep_mode": False,
         f"{ENGINE}.checkpoint_engine.update_weights_bucket_megabytes": 256,
         "ray_kwargs.ray_init.runtime_env.py_executable": shlex.join([sys.executable, worker_forks.__file__]),
+    }
+
+
+def _gpu_options() -> dict[str, Any]:
+    """Training on packed sequences, without padding or the logits of all tokens at once; docs/performance.md has what
+    that is worth."""
+    return {
+        f"{MODEL}.use_fused_kernels": True,
+        f"{MODEL}.use_remove_padding": True,
+        f"+{MODEL}.override_config.attn_implementation": PACKED_ATTENTION,
+        f"{MODEL}.external_lib": "toolrl.verl_bridge.packed_attention",
+        f"{ACTOR}.use_dynamic_bsz": True,
     }
 
 
@@ -277,6 +303,7 @@ def training_options(config: Mapping[str, Any], paths: Paths, total_steps: int) 
         "algorithm.adv_estimator": train["algorithm"],
         f"{ACTOR}.ppo_mini_batch_size": train["mini_batch_size"],
         f"{ACTOR}.ppo_micro_batch_size_per_gpu": train["micro_batch_size_per_gpu"],
+        f"{ACTOR}.ppo_max_token_len_per_gpu": train["micro_batch_size_per_gpu"] * _longest(config["agent"]),
         f"{ACTOR}.optim.lr": train["learning_rate"],
         f"{ACTOR}.use_kl_loss": train["kl_loss_coefficient"] > 0,
         f"{ACTOR}.kl_loss_coef": train["kl_loss_coefficient"],
