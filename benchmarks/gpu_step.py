@@ -250,18 +250,18 @@ def row(name: str, gpus: int, frame: pd.DataFrame, work: Work, bounds: tuple[flo
     generated = work.lengths().sum()
     step = mean["timing_s/step"]
     seconds = {part: f"{mean[f'timing_s/{part}']:.1f}" for part in PARTS if f"timing_s/{part}" in mean}
-    spread = frame["timing_s/step"].std() / step if len(frame) > 1 else float("nan")
+    spread = f" (± {100 * frame['timing_s/step'].std() / step:.0f}%)" if len(frame) > 1 else ""
     return {
         "settings": name,
         "GPUs": str(gpus),
-        "s/step": f"{step:.1f} (± {100 * spread:.0f}%)",
+        "s/step": f"{step:.1f}{spread}",
         **seconds,
         "generated tokens/s/GPU": f"{generated / step:.0f}",
         "all tokens/s/GPU": f"{mean['perf/throughput']:.0f}",
         "gen ÷ bounds": " and ".join(f"{mean['timing_s/gen'] / bound:.1f}" for bound in bounds) if bounds else "–",
         "update MFU": f"{100 * mean['perf/mfu/actor']:.0f}%" if "perf/mfu/actor" in mean else "–",
-        "peak GiB": f"{mean.get('perf/max_memory_reserved_gb', float('nan')):.0f}",
-        "trainer − engine": f"{mean.get('training/rollout_probs_diff_mean', float('nan')):.1e}",
+        "training's peak GiB": f"{mean['actor/perf/max_memory_reserved_gb']:.0f}",
+        "trainer − engine": f"{mean['training/rollout_probs_diff_mean']:.1e}",
     }
 
 

@@ -179,6 +179,7 @@ def _publish(out: Path, run: Run, stopped: Alarm | None) -> None:
     reached = min(run.steps, max(records, default=0))
     selection = _select(run, stopped)
     exported = checkpoints.exported(work, selection.step)
+    checkpoints.make_portable(exported)
     contracts.check_exported(exported, run.start_model)
     sound = reached if stopped is None else stopped.step - 1
     contracts.check_records(records, sound)

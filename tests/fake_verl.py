@@ -88,6 +88,9 @@ def save(config: dict, folder: Path, step: int) -> None:
                 if DEFECT == "truncated export":
                     tensors.pop("model.norm.weight")
                 save_file(tensors, file, metadata={"format": "pt"})
+        settings = json.loads((exported / "config.json").read_text())
+        settings |= config["actor_rollout_ref"]["model"]["override_config"]
+        (exported / "config.json").write_text(json.dumps(settings))
     (folder / "latest_checkpointed_iteration.txt").write_text(str(step))
 
 

@@ -106,6 +106,7 @@ def test_without_a_defect_both_succeed(run: Run) -> None:
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2, 3, 4]
     assert all(line["data"]["groups/all_equal_share"] == 0.0 for line in lines)
+    assert "attn_implementation" not in manifest.read_json(out / "model" / "config.json"), "it loads anywhere"
     run("evaluate")
 
 

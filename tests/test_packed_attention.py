@@ -37,7 +37,7 @@ def models(kind: str, attention: str) -> PreTrainedModel:
 
 @pytest.mark.parametrize("kind", ["qwen2", "llama", "sliding"])
 def test_packed_sequences_do_not_see_each_other(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed_attention.varlen, "varlen_attn", reference_kernel)
+    pass
     alone, together = models(kind, "sdpa"), models(kind, PACKED_ATTENTION)
     sequences = [torch.randint(0, 300, (length,)) for length in LENGTHS]
     positions = torch.cat([torch.arange(length) for length in LENGTHS])[None]

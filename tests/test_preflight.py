@@ -109,6 +109,9 @@ def full_disk(inputs: Inputs) -> None:
     inputs.work = inputs.work / "full"
 
 
+COUNTED = override("actor_rollout_ref.actor.use_dynamic_bsz", False)
+"""Micro-batches are counted in rollouts."""
+
 TURN = "'<|im_start|>' + message.role"
 BROKEN = {
     "another version": (lock("\ntransformers==5.9.0", "\ntransformers==5.8.0"), "but cpu.txt has 5.8.0"),
@@ -119,11 +122,11 @@ BROKEN = {
     "no way to the nodes": (option("resources.nodes", 2), "resources.nodes is 2, and only a Slurm job has several"),
     "mini-batch": (option("train.mini_batch_size", 7), "nearest valid values are 4 and 8"),
     "micro-batch": (
-        option("train.micro_batch_size_per_gpu", 12),
+        both(option("train.micro_batch_size_per_gpu", 12), COUNTED),
         "must divide the 128 rollouts that a GPU gets of a mini",
     ),
     "log-prob batch": (
-        option("rollout.log_prob_micro_batch_size_per_gpu", 48),
+        both(option("rollout.log_prob_micro_batch_size_per_gpu", 48), COUNTED),
         "the nearest valid values are 32 and 64",
     ),
     "tensor parallel": (

@@ -49,10 +49,10 @@ def batch_problems(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _dynamic(config: Mapping[str, Any]) -> bool:
-    """Whether micro-batches have a number of tokens instead of rows: on GPUs, unless an override says otherwise."""
+    """Whether micro-batches are filled with tokens, which any number of rollouts can be, unless an override has them
+    counted in rollouts."""
     overrides = {**config["rollout"]["overrides"], **config["train"]["overrides"]}
-    said = [value for name, value in overrides.items() if name.endswith("use_dynamic_bsz")]
-    return any(said) if said else config["resources"]["platform"] == "cuda"
+    return all(value for name, value in overrides.items() if name.endswith("use_dynamic_bsz"))
 
 
 def _divides(number: int) -> Callable[[int], bool]:

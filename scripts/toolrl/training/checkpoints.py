@@ -5,6 +5,7 @@ complete. Old ones are deleted here and not by verl, which makes room before the
 it resumes, what earlier attempts saved.
 """
 
+import json
 import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -27,6 +28,15 @@ def folder(work: Path, step: int) -> Path:
 def exported(work: Path, step: int) -> Path:
     """The Hugging Face model that is saved with a checkpoint."""
     return folder(work, step) / "actor" / "huggingface"
+
+
+def make_portable(exported: Path) -> None:
+    """Removes from an exported config.json the attention that training used, which may exist in its processes alone."""
+    file = exported / "config.json"
+    if file.is_file():
+        config = manifest.read_json(file)
+        config.pop("attn_implementation", None)
+        manifest.write_text(file, json.dumps(config, indent=2) + "\n")
 
 
 def latest(work: Path) -> int:

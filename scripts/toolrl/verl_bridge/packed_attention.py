@@ -1,13 +1,16 @@
-"""Attention over packed sequences with the flash kernels that PyTorch ships, for transformers' models.
+"""Attention over packed sequences with what PyTorch ships, for transformers' models.
 
-flash-attn, which verl expects for packed sequences, has no wheel on PyPI and takes hours to build. verl imports this
+flash-attn, which verl expects for packed sequences, has no wheel on PyPI and takes hours to build. PyTorch has its
+kernels for GPUs; on a CPU the sequences are attended to one after the other. verl imports this
 module in its workers (`actor_rollout_ref.model.external_lib`) before it makes the model, to have it registered.
 """
 
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch.nn.attention import varlen
+from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 from transformers.modeling_flash_attention_utils import prepare_fa_kwargs_from_position_ids
 
@@ -32,7 +35,7 @@ def packed_attention(
 
     Args:
         module: the model's attention layer.
-        query: bfloat16 or float16 on a GPU, shape (1, heads, tokens, head size).
+        query: shape (1, heads, tokens, head size); on a GPU in bfloat16 or float16.
         key, value: shape (1, key-value heads, tokens, head size).
         attention_mask: None; padded batches are not for this function.
         position_ids: shape (1, tokens); a sequence begins where it is 0.
@@ -52,10 +55,32 @@ def packed_attention(
             "flex_attention for example."
         )
     (starts, _), (longest, _) = prepare_fa_kwargs_from_position_ids(position_ids)
+    if query.device.type == "cpu":
+        return _one_by_one(query, key, value, starts.tolist(), scaling, sliding_window), None
     tokens = (tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value))
     window = (sliding_window - 1 if sliding_window else -1, 0)
     output = varlen.varlen_attn(*tokens, starts, starts, int(longest), int(longest), scale=scaling, window_size=window)
     return output[None], None
+
+
+def _one_by_one(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    starts: list[int],
+    scaling: float | None,
+    sliding_window: int | None,
+) -> torch.Tensor:
+    outputs = []
+    for start, end in pairwise(starts):
+        parts = (tensor[:, :, start:end] for tensor in (query, key, value))
+        if sliding_window and sliding_window < end - start:
+            seen = torch.ones(end - start, end - start, dtype=torch.bool).tril().triu(1 - sliding_window)
+            attended = scaled_dot_product_attention(*parts, attn_mask=seen, scale=scaling, enable_gqa=True)
+        else:
+            attended = scaled_dot_product_attention(*parts, is_causal=True, scale=scaling, enable_gqa=True)
+        outputs.append(attended)
+    return torch.cat(outputs, dim=2).transpose(1, 2)
 
 
 AttentionInterface.register(PACKED_ATTENTION, packed_attention)

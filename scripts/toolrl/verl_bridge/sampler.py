@@ -10,7 +10,14 @@ import transfer_queue
 from verl.trainer.ppo.v1.replay_buffer import KVBatchMeta, ReplayBuffer
 
 
+POLL_SECONDS = 0.2
+"""verl's own 2 s are a good part of a short step."""
+
+
 class OrderedReplayBuffer(ReplayBuffer):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options, poll_interval=POLL_SECONDS)
+
     def _materialize_batch(self, partition_id: str, selected_prompt_uids: list[str], snapshot: dict) -> KVBatchMeta:
         batch = super()._materialize_batch(partition_id, selected_prompt_uids, snapshot)
         if not batch.keys:

@@ -147,6 +147,11 @@ def launch_options(
         "data.seed": seed,
         "data.dataloader_num_workers": 0,
         f"{MODEL}.path": str(paths.model),
+        f"{MODEL}.use_remove_padding": True,
+        f"{MODEL}.external_lib": "toolrl.verl_bridge.packed_attention",
+        f"+{MODEL}.override_config.attn_implementation": PACKED_ATTENTION,
+        f"{MODEL}.use_fused_kernels": True,
+        f"{ACTOR}.use_dynamic_bsz": True,
         f"{ACTOR}.strategy": "fsdp2",
         f"{ACTOR}.fsdp_config.strategy": "fsdp2",
         f"{ACTOR}.fsdp_config.seed": seed,
@@ -191,8 +196,6 @@ def launch_options(
     }
     if resources["platform"] == "cpu":
         options |= _cpu_options()
-    else:
-        options |= _gpu_options()
     if config["deterministic"]:
         options |= _deterministic_options(resources["platform"])
     return options | dict(rollout["overrides"])
@@ -207,8 +210,6 @@ def _cpu_options() -> dict[str, Any]:
     """What the CPU platform needs; docs/cpu.md says why."""
     return {
         "trainer.device": "cpu",
-        f"{MODEL}.use_remove_padding": False,
-        f"+{MODEL}.override_config.attn_implementation": "sdpa",
         f"{MODEL}.enable_gradient_checkpointing": False,
         f"{ACTOR}.use_torch_compile": False,
         f"{ACTOR}.fsdp_config.use_torch_compile": False,
@@ -218,18 +219,6 @@ def _cpu_options() -> dict[str, Any]:
         f"+{ENGINE}.enable_sleep_mode": False,
         f"{ENGINE}.checkpoint_engine.update_weights_bucket_megabytes": 256,
         "ray_kwargs.ray_init.runtime_env.py_executable": shlex.join([sys.executable, worker_forks.__file__]),
-    }
-
-
-def _gpu_options() -> dict[str, Any]:
-    """Training on packed sequences, without padding or the logits of all tokens at once; docs/performance.md has what
-    that is worth."""
-    return {
-        f"{MODEL}.use_fused_kernels": True,
-        f"{MODEL}.use_remove_padding": True,
-        f"+{MODEL}.override_config.attn_implementation": PACKED_ATTENTION,
-        f"{MODEL}.external_lib": "toolrl.verl_bridge.packed_attention",
-        f"{ACTOR}.use_dynamic_bsz": True,
     }
 
 
