@@ -1,4 +1,4 @@
-"""Packed sequences on GPUs: the attention that training uses there, with a stand-in for the kernel on a CPU."""
+"""The attention of training, over packed sequences; on a CPU with a stand-in for the GPU's kernel."""
 
 import pytest
 import torch
@@ -14,8 +14,8 @@ SHAPE = {
 }  # fmt: skip
 
 
-def reference_kernel(query, key, value, starts, starts_key, longest, longest_key, *, scale, window_size):  # type: ignore[no-untyped-def]
-    """What torch.nn.attention.varlen computes, one sequence after the other."""
+def stand_in(query, key, value, starts, starts_key, longest, longest_key, *, scale, window_size):  # type: ignore[no-untyped-def]
+    """What torch.nn.attention.varlen.varlen_attn computes, by its documentation."""
     assert torch.equal(starts, starts_key) and longest == longest_key == starts.diff().max()
     outputs = []
     for start, end in zip(starts[:-1], starts[1:], strict=True):
@@ -36,8 +36,7 @@ def models(kind: str, attention: str) -> PreTrainedModel:
 
 
 @pytest.mark.parametrize("kind", ["qwen2", "llama", "sliding"])
-def test_packed_sequences_do_not_see_each_other(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    pass
+def test_packed_sequences_do_not_see_each_other(kind: str) -> None:
     alone, together = models(kind, "sdpa"), models(kind, PACKED_ATTENTION)
     sequences = [torch.randint(0, 300, (length,)) for length in LENGTHS]
     positions = torch.cat([torch.arange(length) for length in LENGTHS])[None]
@@ -59,14 +58,26 @@ def test_what_the_kernel_cannot_do_is_refused() -> None:
             )
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="the kernel needs a GPU")
-def test_the_kernel_agrees_with_sdpa() -> None:
+def packed(device: str, dtype: torch.dtype, sliding_window: int | None = None) -> tuple[torch.Tensor, ...]:
+    """Query, key, value, where the sequences start, and what attending to them one by one on a CPU gives."""
     torch.manual_seed(0)
-    query, key, value = (torch.randn(1, heads, 25, 64, dtype=torch.bfloat16, device="cuda") for heads in (4, 2, 2))
-    positions = torch.cat([torch.arange(length) for length in LENGTHS])[None].cuda()
-    packed, _ = packed_attention.packed_attention(torch.nn.Module(), query, key, value, None, position_ids=positions)
-    starts = torch.tensor([0, *LENGTHS], device="cuda").cumsum(0)
-    tensors = (tensor[0].transpose(0, 1).float().cpu() for tensor in (query, key, value))
-    longest = max(LENGTHS)
-    expected = reference_kernel(*tensors, starts.cpu(), starts.cpu(), longest, longest, scale=None, window_size=(-1, 0))
-    torch.testing.assert_close(packed[0].float().cpu(), expected, atol=2e-2, rtol=2e-2)
+    tensors = [torch.randn(1, heads, sum(LENGTHS), 64, dtype=dtype) for heads in (4, 2, 2)]
+    starts = torch.tensor([0, *LENGTHS], dtype=torch.int32).cumsum(0, dtype=torch.int32)
+    expected = packed_attention._one_by_one(*(each.float() for each in tensors), starts.tolist(), None, sliding_window)
+    return *(each.to(device) for each in (*tensors, starts)), expected
+
+
+@pytest.mark.parametrize("sliding_window", [None, 4])
+def test_the_kernel_is_asked_for_the_same(sliding_window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed_attention.varlen, "varlen_attn", stand_in)
+    *arguments, expected = packed("cpu", torch.float32, sliding_window)
+    output = packed_attention._flash(*arguments, max(LENGTHS), None, sliding_window)
+    torch.testing.assert_close(output, expected)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="the kernel needs a GPU")
+@pytest.mark.parametrize("sliding_window", [None, 4])
+def test_the_kernel_computes_the_same(sliding_window: int | None) -> None:
+    *arguments, expected = packed("cuda", torch.bfloat16, sliding_window)
+    output = packed_attention._flash(*arguments, max(LENGTHS), None, sliding_window)
+    torch.testing.assert_close(output.float().cpu(), expected, atol=2e-2, rtol=2e-2)

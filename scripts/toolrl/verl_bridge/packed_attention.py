@@ -57,10 +57,25 @@ def packed_attention(
     (starts, _), (longest, _) = prepare_fa_kwargs_from_position_ids(position_ids)
     if query.device.type == "cpu":
         return _one_by_one(query, key, value, starts.tolist(), scaling, sliding_window), None
-    tokens = (tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value))
+    return _flash(query, key, value, starts, int(longest), scaling, sliding_window), None
+
+
+def _flash(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    starts: torch.Tensor,
+    longest: int,
+    scaling: float | None,
+    sliding_window: int | None,
+) -> torch.Tensor:
+    queries, keys, values = (tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value))
     window = (sliding_window - 1 if sliding_window else -1, 0)
-    output = varlen.varlen_attn(*tokens, starts, starts, int(longest), int(longest), scale=scaling, window_size=window)
-    return output[None], None
+    output = varlen.varlen_attn(
+        queries, keys, values, starts, starts, longest, longest, scale=scaling, window_size=window
+    )
+    assert isinstance(output, torch.Tensor)
+    return output[None]
 
 
 def _one_by_one(
@@ -73,13 +88,15 @@ def _one_by_one(
 ) -> torch.Tensor:
     outputs = []
     for start, end in pairwise(starts):
-        parts = (tensor[:, :, start:end] for tensor in (query, key, value))
+        queries, keys, values = (tensor[:, :, start:end] for tensor in (query, key, value))
+        seen = None
         if sliding_window and sliding_window < end - start:
             seen = torch.ones(end - start, end - start, dtype=torch.bool).tril().triu(1 - sliding_window)
-            attended = scaled_dot_product_attention(*parts, attn_mask=seen, scale=scaling, enable_gqa=True)
-        else:
-            attended = scaled_dot_product_attention(*parts, is_causal=True, scale=scaling, enable_gqa=True)
-        outputs.append(attended)
+        outputs.append(
+            scaled_dot_product_attention(
+                queries, keys, values, attn_mask=seen, is_causal=seen is None, scale=scaling, enable_gqa=True
+            )
+        )
     return torch.cat(outputs, dim=2).transpose(1, 2)
 
 

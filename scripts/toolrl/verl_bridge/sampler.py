@@ -9,7 +9,6 @@ from typing import Any
 import transfer_queue
 from verl.trainer.ppo.v1.replay_buffer import KVBatchMeta, ReplayBuffer
 
-
 POLL_SECONDS = 0.2
 """verl's own 2 s are a good part of a short step."""
 
