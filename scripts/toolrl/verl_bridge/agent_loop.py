@@ -26,6 +26,7 @@ class NamedAgentLoop:
     def __init__(self, name: str, loop: str, trainer_config: Any, **arguments: Any) -> None:
         self._name = name
         self._seed = trainer_config.config.toolrl.request_seed
+        self._whole_answers = whole_answers(trainer_config.config.actor_rollout_ref.rollout.name)
         self._loop = load(loop)(trainer_config=trainer_config, **arguments)
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> Any:
@@ -34,10 +35,21 @@ class NamedAgentLoop:
             sampling_params = {**sampling_params, "temperature": float(info["temperature"]), "top_p": 1.0, "top_k": -1}
         if self._seed is not None:
             sampling_params = {**sampling_params, "seed": request_seed(self._seed, row)}
-        output = await self._loop.run(sampling_params, **row)
+        output = await self._loop.run({**self._whole_answers, **sampling_params}, **row)
         for part in output if isinstance(output, list) else [output]:
             part.extra_fields["agent_loop"] = self._name
         return output
+
+
+def whole_answers(engine: str) -> dict[str, Any]:
+    """Sampling parameters that have vLLM's server hand over an answer once, when it is complete, and as tokens, which is
+    what verl waits for and takes; benchmarks/engine_server.py measures what that saves. An agent loop with stop strings
+    has to set `detokenize`."""
+    if engine != "vllm":
+        return {}
+    from vllm.sampling_params import RequestOutputKind  # takes seconds
+
+    return {"output_kind": RequestOutputKind.FINAL_ONLY, "detokenize": False}
 
 
 def request_seed(seed: int, row: dict[str, Any]) -> int:
