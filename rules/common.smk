@@ -93,6 +93,7 @@ LOADED_BY_VERL = [
     for name in (
         "verl_bridge/agent_loop.py",
         "verl_bridge/reward.py",
+        "verl_bridge/packed_attention.py",
         "verl_bridge/sampler.py",
         "verl_bridge/settings.py",
         "verl_bridge/tools.py",

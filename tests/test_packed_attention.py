@@ -51,7 +51,7 @@ def test_packed_sequences_do_not_see_each_other(kind: str) -> None:
 
 def test_what_the_kernel_cannot_do_is_refused() -> None:
     query = torch.zeros(1, 4, 5, 16)
-    for wrong in ({"softcap": 30.0}, {"dropout": 0.1}):
+    for wrong in ({"softcap": 30.0}, {"dropout": 0.1}, {"s_aux": torch.zeros(4)}):
         with pytest.raises(ValueError, match=r"rollout\.overrides"):
             packed_attention.packed_attention(
                 torch.nn.Module(), query, query, query, None, position_ids=torch.arange(5)[None], **wrong

@@ -1,8 +1,8 @@
 """Attention over packed sequences with what PyTorch ships, for transformers' models.
 
 flash-attn, which verl expects for packed sequences, has no wheel on PyPI and takes hours to build. PyTorch has its
-kernels for GPUs; on a CPU the sequences are attended to one after the other. verl imports this
-module in its workers (`actor_rollout_ref.model.external_lib`) before it makes the model, to have it registered.
+kernels for GPUs; on a CPU the sequences are attended to one after the other. verl imports this module in its workers
+(`actor_rollout_ref.model.external_lib`) before it makes the model, to have it registered.
 """
 
 from itertools import pairwise
@@ -29,6 +29,7 @@ def packed_attention(
     dropout: float = 0.0,
     sliding_window: int | None = None,
     softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
     **unused: Any,
 ) -> tuple[torch.Tensor, None]:
     """Causal attention within each of the sequences that are packed into one row.
@@ -46,12 +47,12 @@ def packed_attention(
         the output, shape (1, tokens, heads, head size), and no weights.
 
     Raises:
-        ValueError: for a padded batch, dropout or soft-capped scores.
+        ValueError: for a padded batch, dropout, soft-capped scores or attention sinks (`s_aux`).
     """
-    if attention_mask is not None or query.shape[0] != 1 or dropout or softcap:
+    if attention_mask is not None or query.shape[0] != 1 or dropout or softcap or s_aux is not None:
         raise ValueError(
-            f"attn_implementation {PACKED_ATTENTION} takes packed sequences, without dropout and soft-capping: set "
-            "actor_rollout_ref.model.override_config.attn_implementation in rollout.overrides to another one, "
+            f"attn_implementation {PACKED_ATTENTION} takes packed sequences, without dropout, soft-capping and sinks: "
+            "set +actor_rollout_ref.model.override_config.attn_implementation in rollout.overrides to another one, "
             "flex_attention for example."
         )
     (starts, _), (longest, _) = prepare_fa_kwargs_from_position_ids(position_ids)
