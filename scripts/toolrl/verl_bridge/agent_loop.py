@@ -42,9 +42,9 @@ class NamedAgentLoop:
 
 
 def whole_answers(engine: str) -> dict[str, Any]:
-    """Sampling parameters that have vLLM's server hand over an answer once, when it is complete, and as tokens, which is
-    what verl waits for and takes; benchmarks/engine_server.py measures what that saves. An agent loop with stop strings
-    has to set `detokenize`."""
+    """Sampling parameters that have vLLM's server hand over an answer once, when it is complete, and as tokens: that is
+    what verl waits for and takes, and benchmarks/engine_server.py measures what it saves. An agent loop with stop
+    strings has to set `detokenize`."""
     if engine != "vllm":
         return {}
     from vllm.sampling_params import RequestOutputKind  # takes seconds
