@@ -1,5 +1,6 @@
 """The user's own agent loop, reward term and loggers, and a repeated run: two real steps, trained once for all."""
 
+import copy
 import json
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from toolrl import manifest
 from toolrl.config import config_problems
 from toolrl.stages import dotted
 from toolrl.training import loggers
-from toolrl.verl_bridge.agent_loop import request_seed
+from toolrl.verl_bridge.agent_loop import request_seed, whole_answers
 
 STEPS = 2
 
@@ -112,3 +113,11 @@ def test_user_code_is_part_of_the_code_digest(config: dict, tmp_path: Path) -> N
     config["agent"] |= {"loops": {"a": "one.py:A", "b": "json:B"}, "tool_config": str(tmp_path / "tools.yaml")}
     config["reward"]["terms"] = {"t": {"function": "two.py:t", "weight": 1.0}}
     assert user_files(config) == sorted([Path("one.py"), Path("two.py"), tmp_path / "my_tools.py"])
+
+
+def test_vllm_is_asked_for_whole_answers_by_workers_that_do_not_import_it() -> None:
+    from vllm.sampling_params import RequestOutputKind, SamplingParams
+
+    arrived = copy.deepcopy(whole_answers("vllm"))  # as pickling does
+    assert SamplingParams(**arrived).output_kind is RequestOutputKind.FINAL_ONLY
+    assert whole_answers("sglang") == {}

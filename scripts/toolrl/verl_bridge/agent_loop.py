@@ -45,11 +45,20 @@ def whole_answers(engine: str) -> dict[str, Any]:
     """Sampling parameters that have vLLM's server hand over an answer once, when it is complete, and as tokens: that is
     what verl waits for and takes, and benchmarks/engine_server.py measures what it saves. An agent loop with stop
     strings has to set `detokenize`."""
-    if engine != "vllm":
-        return {}
-    from vllm.sampling_params import RequestOutputKind  # takes seconds
+    return {"output_kind": _FinalOnly(), "detokenize": False} if engine == "vllm" else {}
 
-    return {"output_kind": RequestOutputKind.FINAL_ONLY, "detokenize": False}
+
+class _FinalOnly:
+    """Becomes vLLM's `RequestOutputKind.FINAL_ONLY` on arrival; importing vLLM would take each worker seconds."""
+
+    def __reduce__(self) -> tuple[Any, tuple[()]]:
+        return _final_only, ()
+
+
+def _final_only() -> Any:
+    from vllm.sampling_params import RequestOutputKind
+
+    return RequestOutputKind.FINAL_ONLY
 
 
 def request_seed(seed: int, row: dict[str, Any]) -> int:
