@@ -9,13 +9,17 @@ generation. Settings take turns, so that a noisy machine is noisy for all of the
 import argparse
 import asyncio
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-CPU_ENGINE = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_SGL_KERNEL": "0"}
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
+
+from toolrl.verl_bridge.launch import VLLM_ON_CPU  # noqa: E402
+
 PROMPT_TOKENS = 20
 
 
@@ -69,7 +73,7 @@ async def measure(arguments: argparse.Namespace) -> pd.DataFrame:
 
 
 def main(arguments: argparse.Namespace) -> None:
-    os.environ |= CPU_ENGINE
+    os.environ |= VLLM_ON_CPU
     frame = asyncio.run(measure(arguments))
     table = frame[frame["turn"] > 0].groupby("settings", sort=False).median().drop(columns="turn")
     table["ratio"] = table["server's µs/token"] / table["server's µs/token"].iloc[0]

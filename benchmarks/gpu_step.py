@@ -55,11 +55,12 @@ SHAPES: Mapping[str, Mapping[str, int]] = {
 """As in the models' config.json; embeddings are tied in all of them."""
 
 MODEL, ACTOR, ENGINE = settings.MODEL, settings.ACTOR, settings.ENGINE
+ATTENTION = f"+{MODEL}.override_config.attn_implementation"
+PACKED = {f"{MODEL}.use_remove_padding": True, ATTENTION: settings.PACKED_ATTENTION}
+PADDED = {f"{MODEL}.use_remove_padding": False, ATTENTION: "sdpa", f"{ACTOR}.use_dynamic_bsz": False}
 SEED_RECIPE: Mapping[str, Any] = {
-    f"{MODEL}.use_remove_padding": False,
+    **PADDED,
     f"{MODEL}.use_fused_kernels": False,
-    f"+{MODEL}.override_config.attn_implementation": "sdpa",
-    f"{ACTOR}.use_dynamic_bsz": False,
     f"{ACTOR}.strategy": "fsdp",
     f"{ACTOR}.fsdp_config.strategy": "fsdp",
     "actor_rollout_ref.ref.fsdp_config.strategy": "fsdp",
@@ -72,15 +73,6 @@ SEED_RECIPE: Mapping[str, Any] = {
 """What the seed script sets, and verl's defaults where it sets nothing. Its `use_remove_padding` needs flash-attn,
 which is not in the lock; `seed-packed` has it with the project's attention."""
 
-PACKED = {
-    f"{MODEL}.use_remove_padding": True,
-    f"+{MODEL}.override_config.attn_implementation": settings.PACKED_ATTENTION,
-}
-PADDED = {
-    f"{MODEL}.use_remove_padding": False,
-    f"+{MODEL}.override_config.attn_implementation": "sdpa",
-    f"{ACTOR}.use_dynamic_bsz": False,
-}
 ENGINE_MEMORY = {f"{ENGINE}.gpu_memory_utilization": 0.75, f"{ENGINE}.max_num_batched_tokens": 32768}
 ARMS: Mapping[str, Mapping[str, Any]] = {
     "seed": SEED_RECIPE,
@@ -88,7 +80,7 @@ ARMS: Mapping[str, Mapping[str, Any]] = {
     "ours": {},
     "ours-padded": PADDED,
     "ours-unfused": {f"{MODEL}.use_fused_kernels": False},
-    "ours-flex": {f"+{MODEL}.override_config.attn_implementation": "flex_attention"},
+    "ours-flex": {ATTENTION: "flex_attention"},
     "ours-triton": {f"{MODEL}.fused_kernel_options.impl_backend": "triton"},
     "ours-engine": ENGINE_MEMORY,
 }

@@ -92,8 +92,8 @@ LOADED_BY_VERL = [
     SCRIPTS / "toolrl" / name
     for name in (
         "verl_bridge/agent_loop.py",
-        "verl_bridge/reward.py",
         "verl_bridge/packed_attention.py",
+        "verl_bridge/reward.py",
         "verl_bridge/sampler.py",
         "verl_bridge/settings.py",
         "verl_bridge/tools.py",

@@ -31,23 +31,6 @@ def test_the_decode_bounds_count_every_byte_and_every_multiplication() -> None:
     assert bounds == pytest.approx((reading, longer)) and bounds[0] < bounds[1]
 
 
-def test_packed_sequences_do_not_see_each_other() -> None:
-    """What `ours-packed` relies on without flash-attn: transformers tells sequences apart by their positions."""
-    import torch
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-
-    lengths = (7, 12, 5)
-    torch.manual_seed(0)
-    config = Qwen2Config(vocab_size=300, **SHAPES["tiny"])
-    model = Qwen2ForCausalLM._from_config(config, attn_implementation="sdpa").eval()
-    sequences = [torch.randint(0, 300, (length,)) for length in lengths]
-    positions = torch.cat([torch.arange(length) for length in lengths])
-    with torch.no_grad():
-        alone = torch.cat([model(input_ids=ids[None]).logits[0] for ids in sequences])
-        packed = model(input_ids=torch.cat(sequences)[None], position_ids=positions[None], use_cache=False).logits[0]
-    torch.testing.assert_close(packed, alone)
-
-
 def test_every_id_of_the_random_model_decodes(tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 

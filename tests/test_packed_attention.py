@@ -35,9 +35,11 @@ def models(kind: str, attention: str) -> PreTrainedModel:
     return Qwen2ForCausalLM._from_config(Qwen2Config(**SHAPE, **window), attn_implementation=attention)
 
 
+@pytest.mark.parametrize("attention", [PACKED_ATTENTION, "sdpa"])
 @pytest.mark.parametrize("kind", ["qwen2", "llama", "sliding"])
-def test_packed_sequences_do_not_see_each_other(kind: str) -> None:
-    alone, together = models(kind, "sdpa"), models(kind, PACKED_ATTENTION)
+def test_packed_sequences_do_not_see_each_other(kind: str, attention: str) -> None:
+    """Ours has to see to it; transformers' own, which a user may set instead, go by the positions too."""
+    alone, together = models(kind, "sdpa"), models(kind, attention)
     sequences = [torch.randint(0, 300, (length,)) for length in LENGTHS]
     positions = torch.cat([torch.arange(length) for length in LENGTHS])[None]
     expected = torch.cat([alone(input_ids=ids[None]).logits[0] for ids in sequences])

@@ -48,6 +48,11 @@ def batch_problems(config: Mapping[str, Any]) -> Iterator[str]:
             )
 
 
+def longest_episode(agent: Mapping[str, Any]) -> int:
+    """Tokens of the longest episode that the section `agent` allows, the prompt included."""
+    return agent["max_prompt_length"] + agent["max_response_length"]
+
+
 def _dynamic(config: Mapping[str, Any]) -> bool:
     """Whether micro-batches are filled with tokens, which any number of rollouts can be, unless an override has them
     counted in rollouts."""

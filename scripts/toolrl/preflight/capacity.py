@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from toolrl.batches import longest_episode
 from toolrl.models.sources import parameter_count
 from toolrl.preflight import Inputs
 from toolrl.training import checkpoints
@@ -38,7 +39,7 @@ def _model_config(inputs: Inputs) -> Mapping[str, Any]:
 def context_window(inputs: Inputs) -> Iterator[str]:
     """Prompt and response together fit the model's positions."""
     agent = inputs.config["agent"]
-    longest, window = agent["max_prompt_length"] + agent["max_response_length"], _model_config(inputs)
+    longest, window = longest_episode(agent), _model_config(inputs)
     positions = window.get("max_position_embeddings")
     if positions and longest > positions:
         yield (
@@ -62,11 +63,10 @@ def estimate_gpu_memory(inputs: Inputs) -> GpuMemory:
     heads = shape.get("num_key_value_heads") or shape["num_attention_heads"]
     size = shape.get("head_dim") or shape["hidden_size"] // shape["num_attention_heads"]
     cache_per_token = 2 * shape["num_hidden_layers"] * heads * size * value_bytes / tensor_parallel
-    tokens = config["agent"]["max_prompt_length"] + config["agent"]["max_response_length"]
     return GpuMemory(
         training=parameters * TRAINED_BYTES / gpus,
         engine_weights=parameters * value_bytes / tensor_parallel,
-        cache_per_episode=cache_per_token * tokens,
+        cache_per_episode=cache_per_token * longest_episode(config["agent"]),
     )
 
 

@@ -29,6 +29,9 @@ from toolrl.verl_bridge import ray_nodes, settings
 TRAINER = ("-m", "verl.trainer.main_ppo")
 """What the child's Python runs."""
 
+VLLM_ON_CPU = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+"""vLLM's environment on the cpu platform: GiB for its cache, and no cores of its own."""
+
 POLL_SECONDS = 0.5
 LOCK_SECONDS = 60
 STOP_GRACE_SECONDS = 20
@@ -64,8 +67,7 @@ def environment(
         result |= {
             "VERL_PLATFORM": "cpu",
             "VERL_ENGINE_DEVICE": "cuda",  # verl registers its FSDP engine under this name only
-            "VLLM_CPU_KVCACHE_SPACE": "1",
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            **VLLM_ON_CPU,
             "OMP_NUM_THREADS": str(threads),
             "RAY_worker_niceness": "0",
             worker_forks.SOCKET_VARIABLE: f"{tempfile.mkdtemp(prefix='toolrl-')}/forks",

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from toolrl.batches import longest_episode
 from toolrl.cpu import worker_forks
 from toolrl.errors import UserError
 from toolrl.extensions import absolute
@@ -131,6 +132,7 @@ def launch_options(
     """The options that training and evaluation share; each node gives its share."""
     agent, rollout, resources = (config[key] for key in ("agent", "rollout", "resources"))
     log_prob_rows = rollout["log_prob_micro_batch_size_per_gpu"]
+    log_prob_tokens = log_prob_rows * longest_episode(agent)
     options: dict[str, Any] = {
         "+toolrl": {
             "task": _absolute_file(config["task"]),
@@ -158,7 +160,7 @@ def launch_options(
         f"{ACTOR}.data_loader_seed": seed,
         "actor_rollout_ref.ref.fsdp_config.strategy": "fsdp2",
         "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": log_prob_rows,
-        "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu": log_prob_rows * _longest(agent),
+        "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu": log_prob_tokens,
         f"{ENGINE}.name": rollout["backend"],
         f"{ENGINE}.dtype": rollout["dtype"],
         f"{ENGINE}.seed": seed,
@@ -167,7 +169,7 @@ def launch_options(
         f"{ENGINE}.max_num_seqs": rollout["max_num_seqs"],
         f"{ENGINE}.enforce_eager": rollout["enforce_eager"],
         f"{ENGINE}.log_prob_micro_batch_size_per_gpu": log_prob_rows,
-        f"{ENGINE}.log_prob_max_token_len_per_gpu": log_prob_rows * _longest(agent),
+        f"{ENGINE}.log_prob_max_token_len_per_gpu": log_prob_tokens,
         f"{ENGINE}.multi_turn.enable": True,
         f"{ENGINE}.multi_turn.format": agent["tool_parser"],
         f"{ENGINE}.multi_turn.tool_config_path": str(paths.tool_config),
@@ -199,11 +201,6 @@ def launch_options(
     if config["deterministic"]:
         options |= _deterministic_options(resources["platform"])
     return options | dict(rollout["overrides"])
-
-
-def _longest(agent: Mapping[str, Any]) -> int:
-    """Tokens of the longest episode; a micro-batch of packed sequences has no more tokens than its rows could have."""
-    return agent["max_prompt_length"] + agent["max_response_length"]
 
 
 def _cpu_options() -> dict[str, Any]:
@@ -292,7 +289,7 @@ def training_options(config: Mapping[str, Any], paths: Paths, total_steps: int) 
         "algorithm.adv_estimator": train["algorithm"],
         f"{ACTOR}.ppo_mini_batch_size": train["mini_batch_size"],
         f"{ACTOR}.ppo_micro_batch_size_per_gpu": train["micro_batch_size_per_gpu"],
-        f"{ACTOR}.ppo_max_token_len_per_gpu": train["micro_batch_size_per_gpu"] * _longest(config["agent"]),
+        f"{ACTOR}.ppo_max_token_len_per_gpu": train["micro_batch_size_per_gpu"] * longest_episode(config["agent"]),
         f"{ACTOR}.optim.lr": train["learning_rate"],
         f"{ACTOR}.use_kl_loss": train["kl_loss_coefficient"] > 0,
         f"{ACTOR}.kl_loss_coef": train["kl_loss_coefficient"],
