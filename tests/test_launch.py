@@ -6,12 +6,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from toolrl.cpu import worker_forks
 from toolrl.errors import UserError
-from toolrl.verl_bridge import launch
+from toolrl.verl_bridge import launch, worker_forks
 
 
 def alive(pid: int) -> bool:
@@ -60,10 +60,16 @@ def test_control_characters_do_not_reach_the_terminal() -> None:
 
 @pytest.fixture
 def forks(tmp_path: Path) -> Iterator[str]:
-    """A server that imports nothing, and its executable."""
-    address = str(tmp_path / "forks")
-    executable = worker_forks.write_executable(str(tmp_path))
-    code = "import sys; from toolrl.cpu import worker_forks as w; w.PRELOADED = (); w.serve(sys.argv[1])"
+    """The executable of a server that imports nothing."""
+    with serving(tmp_path, "w.serve(sys.argv[1], ())") as executable:
+        yield executable
+
+
+@contextmanager
+def serving(folder: Path, call: str) -> Iterator[str]:
+    address = str(folder / "forks")
+    executable = worker_forks.write_executable(address)
+    code = f"import sys; from toolrl.verl_bridge import worker_forks as w; {call}"
     server = subprocess.Popen([sys.executable, "-c", code, address])
     os.environ[worker_forks.SOCKET_VARIABLE] = address
     yield executable
@@ -113,3 +119,34 @@ def test_signals_reach_a_forked_worker(forks: str) -> None:
 def test_a_failing_worker_reports_its_traceback(forks: str) -> None:
     result = subprocess.run([forks, "-c", "raise ValueError('no')"], capture_output=True, text=True, timeout=60)
     assert result.returncode == 1 and "ValueError: no" in result.stderr
+
+
+def test_what_a_forked_worker_starts_is_forked_as_well(forks: str) -> None:
+    code = "import os; from multiprocessing.spawn import get_executable as get; print(os.fsdecode(get()))"
+    result = subprocess.run([forks, "-c", code], capture_output=True, text=True, timeout=60)
+    assert result.stdout.strip() == forks, result.stderr
+
+
+def test_a_server_whose_imports_have_started_cuda_forks_nothing(tmp_path: Path) -> None:
+    device = tmp_path / "nvidia-uvm"
+    call = f"w.CUDA_DEVICE = {str(device)!r}; held = open(w.CUDA_DEVICE, 'w'); w.serve(sys.argv[1], ())"
+    code = "import os, sys; print(sys.argv[1:], os.getppid()); sys.exit(7)"
+    with serving(tmp_path, call) as executable:
+        client = subprocess.Popen([executable, "-c", code, "a b"], stdout=subprocess.PIPE, text=True)
+        assert client.communicate(timeout=60)[0] == f"['a b'] {os.getpid()}\n", "the client has become the worker"
+    assert client.returncode == 7
+
+
+def test_workers_start_where_the_servers_imports_fail(tmp_path: Path) -> None:
+    with serving(tmp_path, "w.serve(sys.argv[1], ('time', 'no_such_module'))") as executable:
+        result = subprocess.run([executable, "-c", "print('up')"], capture_output=True, text=True, timeout=60)
+    assert result.stdout == "up\n"
+
+
+def test_workers_start_where_there_is_no_server(tmp_path: Path) -> None:
+    executable = worker_forks.write_executable(str(tmp_path / "forks"))
+    elsewhere = {**os.environ, worker_forks.SOCKET_VARIABLE: str(tmp_path / "other node" / "forks")}
+    result = subprocess.run(
+        [executable, "-c", "print('up')"], env=elsewhere, capture_output=True, text=True, timeout=60
+    )
+    assert result.stdout == "up\n"

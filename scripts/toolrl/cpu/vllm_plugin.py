@@ -5,19 +5,13 @@ by an empty one, so that a later weight sync from the trainer has nothing to wri
 Without oneDNN it keeps the parameter and calls `torch.nn.functional.linear`.
 """
 
-import multiprocessing
 import os
-
-from toolrl.cpu import worker_forks
 
 
 def register() -> None:
-    """Keeps weights writable, and lets vLLM's processes be forked where a launch has a server for it."""
+    """Keeps weights writable."""
     if os.environ.get("VERL_PLATFORM") != "cpu":
         return
     import vllm._custom_ops
 
     vllm._custom_ops._supports_onednn = False
-    address = os.environ.get(worker_forks.SOCKET_VARIABLE)
-    if address:
-        multiprocessing.set_executable(os.path.join(os.path.dirname(address), worker_forks.EXECUTABLE_NAME))

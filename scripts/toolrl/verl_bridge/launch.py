@@ -3,7 +3,6 @@
 import ctypes
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -11,20 +10,19 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from toolrl.cli import log
-from toolrl.cpu import worker_forks
 from toolrl.data.agent_rows import read_tool_config
 from toolrl.errors import UserError
 from toolrl.extensions import AGENT_LOOPS, absolute
 from toolrl.locks import acquire
 from toolrl.secrets import redacted, without_secrets
-from toolrl.verl_bridge import ray_nodes, settings
+from toolrl.verl_bridge import ray_nodes, settings, worker_forks
 
 TRAINER = ("-m", "verl.trainer.main_ppo")
 """What the child's Python runs."""
@@ -70,7 +68,6 @@ def environment(
             **VLLM_ON_CPU,
             "OMP_NUM_THREADS": str(threads),
             "RAY_worker_niceness": "0",
-            worker_forks.SOCKET_VARIABLE: f"{tempfile.mkdtemp(prefix='toolrl-')}/forks",
         }
         result.pop("CUDA_VISIBLE_DEVICES", None)
     return result
@@ -158,8 +155,11 @@ def run_verl(
     with (
         tempfile.TemporaryDirectory(prefix="toolrl-") as private,
         open(log_path, "ab", buffering=0) as output,
-        _worker_forks(child_environment, output),
+        ExitStack() as cleanup,
     ):
+        environment = dict(child_environment)
+        if OmegaConf.select(config, settings.WORKER_EXECUTABLE):
+            environment |= cleanup.enter_context(_worker_forks(Path(private) / "forks", environment, output))
         OmegaConf.save(config, Path(private) / "verl.yaml")
         command = [sys.executable, *TRAINER, f"--config-path={private}", "--config-name=verl"]
         command += [f"hydra.run.dir={folder}", "hydra.output_subdir=null"]
@@ -167,7 +167,7 @@ def run_verl(
             command,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=dict(child_environment),
+            env=environment,
             pass_fds=(lock,),
             **OWN_GROUP,
         )
@@ -199,22 +199,16 @@ def _copy_redacted(source: Any, target: Any) -> None:
 
 
 @contextmanager
-def _worker_forks(child_environment: Mapping[str, str], output: Any) -> Iterator[None]:
-    """The server that Ray's workers are forked from, where the environment names its socket."""
-    address = child_environment.get(worker_forks.SOCKET_VARIABLE)
-    if not address:
-        yield
-        return
-    worker_forks.write_executable(os.path.dirname(address))
-    command = [sys.executable, str(worker_forks.__file__), "serve", address]
-    server = subprocess.Popen(
-        command, stdout=output, stderr=subprocess.STDOUT, env=dict(child_environment), **OWN_GROUP
-    )
+def _worker_forks(address: Path, environment: Mapping[str, str], output: Any) -> Iterator[dict[str, str]]:
+    """The server that Ray's workers are forked from; yields what their environment needs to find it."""
+    worker_forks.write_executable(str(address))
+    platform = environment.get("VERL_PLATFORM", "cuda")
+    command = [sys.executable, str(worker_forks.__file__), "serve", str(address), platform]
+    server = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=dict(environment), **OWN_GROUP)
     try:
-        yield
+        yield {worker_forks.SOCKET_VARIABLE: str(address)}
     finally:
         _stop(server)
-        shutil.rmtree(Path(address).parent, ignore_errors=True)
 
 
 def _watch(

@@ -12,15 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from toolrl.batches import longest_episode
-from toolrl.cpu import worker_forks
 from toolrl.errors import UserError
 from toolrl.extensions import absolute
-from toolrl.verl_bridge import ray_nodes
+from toolrl.verl_bridge import ray_nodes, worker_forks
 
 MODEL, ACTOR, ENGINE = "actor_rollout_ref.model", "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 OWN_RAY_ONLY = ("num_gpus", "object_store_memory", "include_dashboard")
 PACKED_ATTENTION = "torch_varlen"
 """The attention implementation that `toolrl.verl_bridge.packed_attention` registers."""
+
+WORKER_EXECUTABLE = "ray_kwargs.ray_init.runtime_env.py_executable"
+"""What Ray starts its workers with."""
 
 LOGICAL_CPUS = 12
 """On the cpu platform: Ray's actors mostly wait, whatever the number of cores."""
@@ -196,6 +198,8 @@ def launch_options(
         "+ray_kwargs.ray_init.num_gpus": share.gpus,
         "+ray_kwargs.ray_init.object_store_memory": share.object_store_bytes,
     }
+    if rollout["backend"] == "vllm":
+        options[WORKER_EXECUTABLE] = shlex.join([sys.executable, worker_forks.__file__])
     if resources["platform"] == "cpu":
         options |= _cpu_options()
     if config["deterministic"]:
@@ -215,7 +219,6 @@ def _cpu_options() -> dict[str, Any]:
         f"{ENGINE}.free_cache_engine": False,
         f"+{ENGINE}.enable_sleep_mode": False,
         f"{ENGINE}.checkpoint_engine.update_weights_bucket_megabytes": 256,
-        "ray_kwargs.ray_init.runtime_env.py_executable": shlex.join([sys.executable, worker_forks.__file__]),
     }
 
 
@@ -230,11 +233,12 @@ def node_share(config: Mapping[str, Any], stage: str, threads: int, memory_mb: i
 
 
 def cluster_options(address: str, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Has verl join a Ray cluster, which has its own sizes, and whose workers do not inherit our environment."""
+    """Has verl join a Ray cluster, which has its own sizes and its own way to start workers, and whose workers do not
+    inherit our environment."""
     names = ("ray_kwargs.ray_init.num_cpus", *(f"+ray_kwargs.ray_init.{name}" for name in OWN_RAY_ONLY))
     ours = {name: value for name, value in environment.items() if os.environ.get(name) != value}
     return {
-        **dict.fromkeys(names),
+        **dict.fromkeys((*names, WORKER_EXECUTABLE)),
         "+ray_kwargs.ray_init.address": address,
         "+ray_kwargs.ray_init.runtime_env.env_vars": ours,
     }

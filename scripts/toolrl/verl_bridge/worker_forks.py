@@ -1,11 +1,12 @@
 """Workers that are forked from one process which has already imported torch, transformers and vLLM.
 
 A launch of verl starts about eight Ray workers and two vLLM processes one after the other, and each spends 7 to 17 s of
-one core on the same imports: over two minutes in all on a laptop. Ray's runtime environment lets a `py_executable`
+one core on the same imports: one to two minutes in all. Ray's runtime environment lets a `py_executable`
 start its workers (`ray._private.runtime_env.context.RuntimeEnvContext.exec_worker`), and so does
-`multiprocessing.set_executable` for vLLM's. This file, run as a script, is that executable. It hands the command line,
-the environment and the open files to a server, which forks the worker, and then waits for the worker to end. Without a
-server it becomes the worker itself, so that only time is lost.
+`multiprocessing.set_executable` for their own processes, as vLLM's. This file, run as a script, is that executable. It
+hands the command line, the environment and the open files to a server, which forks the worker, and then waits for the
+worker to end. Where there is no server (another node), or where the server's imports have failed or have started CUDA,
+whose state does not survive a fork, it becomes the worker itself, so that only time is lost.
 
 The file imports nothing heavy until it serves.
 """
@@ -14,6 +15,7 @@ import array
 import contextlib
 import fcntl
 import json
+import multiprocessing
 import os
 import select
 import shlex
@@ -21,25 +23,30 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Mapping, Sequence
 
 SOCKET_VARIABLE = "TOOLRL_WORKER_FORKS"
 EXECUTABLE_NAME = "python"
-LONGEST_WAIT_SECONDS = 120
+LONGEST_WAIT_SECONDS = 10
 MOST_DESCRIPTORS = 200
 SPARE_DESCRIPTORS = 400  # above what is passed, below the usual limit of 1024
+CUDA_DEVICE = "/dev/nvidia-uvm"
+"""What a process has open as soon as it has started CUDA, but not for having asked which GPUs there are."""
+
 PRELOADED = (
     "torch._dynamo",
     "torch._inductor.lowering",
     "tensordict",
+    "transformers.models.llama.modeling_llama",
     "transformers.models.qwen2.modeling_qwen2",
     "datasets",
     "torchdata.stateful_dataloader",
     "hydra",
     "peft",
     "fastapi",
+    "vllm.model_executor.models.llama",
     "vllm.model_executor.models.qwen2",
     "vllm.v1.core.sched.scheduler",
-    "vllm.v1.worker.cpu_worker",
     "vllm.v1.structured_output",
     "vllm.v1.engine.input_processor",
     "vllm.v1.engine.output_processor",
@@ -49,32 +56,42 @@ PRELOADED = (
 )
 """Not Ray, nor what imports it (verl, vLLM's executors): it reads the worker's environment while it is loaded."""
 
+VLLM_WORKERS = {"cpu": "vllm.v1.worker.cpu_worker", "cuda": "vllm.v1.worker.gpu_worker"}
 
-def serve(address: str) -> None:
-    """Imports what workers need, then forks one for each request until it is killed."""
+
+def serve(address: str, modules: Sequence[str]) -> None:
+    """Imports the modules while requests wait, then forks a worker for each until it is killed; only refuses where CUDA
+    has been started."""
     import gc
     import importlib
 
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(address)
+    listener.listen(64)
+    before = dict(os.environ)
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # to see whether there is a GPU without starting CUDA
     gc.disable()
-    for module in PRELOADED:
+    for module in modules:
         importlib.import_module(module)
     assert "ray" not in sys.modules
+    added = {name: value for name, value in os.environ.items() if name not in before}
+    refuses = _has_open(CUDA_DEVICE)
+    if refuses:
+        print("worker_forks: an import has started CUDA: each worker imports for itself", flush=True)
     gc.collect()
     gc.freeze()
     gc.enable()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no zombies
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(address)
-        listener.listen(64)
-        while True:
-            connection, _ = listener.accept()
-            if os.fork() == 0:
-                listener.close()
-                _become_worker(connection)
-            connection.close()
+    while True:
+        connection, _ = listener.accept()
+        if not refuses and os.fork() == 0:
+            listener.close()
+            _become_worker(connection, added)
+        connection.close()
 
 
-def _become_worker(connection: socket.socket) -> None:
+def _become_worker(connection: socket.socket, added: Mapping[str, str]) -> None:
+    """Runs what is requested; its environment is the client's and what imports have added to the server's."""
     status = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -85,7 +102,8 @@ def _become_worker(connection: socket.socket) -> None:
         connection.sendall(os.getpid().to_bytes(8, "big"))
         os.chdir(request["directory"])
         os.environ.clear()
-        os.environ.update(request["environment"])
+        os.environ.update({**added, **request["environment"]})
+        multiprocessing.set_executable(_executable(os.environ[SOCKET_VARIABLE]))
         _run(request["arguments"])
         status = 0
     except SystemExit as error:
@@ -145,8 +163,9 @@ def _receive(connection: socket.socket, size: int) -> bytes:
 
 
 def _connect(address: str) -> socket.socket | None:
+    """A connection to the server, which may be starting; None where there is none, as on another node."""
     deadline = time.monotonic() + LONGEST_WAIT_SECONDS
-    while time.monotonic() < deadline:
+    while os.access(os.path.dirname(address), os.X_OK) and time.monotonic() < deadline:
         connection = socket.socket(socket.AF_UNIX)
         try:
             connection.connect(address)
@@ -155,6 +174,15 @@ def _connect(address: str) -> socket.socket | None:
             connection.close()
             time.sleep(0.1)
     return None
+
+
+def _has_open(path: str) -> bool:
+    """Whether this process has the file open."""
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the listing's own is closed again
+            if os.readlink(f"/proc/self/fd/{name}") == path:
+                return True
+    return False
 
 
 def _open_descriptors() -> list[int]:
@@ -171,12 +199,10 @@ def _open_descriptors() -> list[int]:
 def request_worker(address: str, arguments: list[str]) -> int:
     """Asks the server for a worker, waits until it has ended and returns its exit status.
 
-    Becomes the worker where no server answers.
+    Becomes the worker where no server answers, or where it refuses.
     """
     descriptors = _open_descriptors()
     connection = _connect(address)
-    if connection is None:
-        os.execv(sys.executable, [sys.executable, *arguments])
     signals = _signals_to_read((signal.SIGTERM, signal.SIGINT))
     request = json.dumps(
         {
@@ -186,12 +212,15 @@ def request_worker(address: str, arguments: list[str]) -> int:
             "directory": os.getcwd(),
         }
     ).encode()
-    connection.sendmsg(
-        [len(request).to_bytes(8, "big")],
-        [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))],
-    )
-    connection.sendall(request)
-    worker = int.from_bytes(_receive(connection, 8), "big")
+    worker = 0
+    if connection is not None:
+        with contextlib.suppress(OSError):  # it refuses by closing the connection, as it does when it dies
+            rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
+            connection.sendmsg([len(request).to_bytes(8, "big")], [rights])
+            connection.sendall(request)
+            worker = int.from_bytes(_receive(connection, 8), "big")
+    if connection is None or not worker:
+        os.execv(sys.executable, [sys.executable, *arguments])
     for descriptor in descriptors:  # the worker's end of a pipe must close when the worker ends
         if descriptor > 2:
             os.close(descriptor)
@@ -213,9 +242,14 @@ def _signals_to_read(numbers: tuple[int, ...]) -> socket.socket:
     return reading
 
 
-def write_executable(folder: str) -> str:
-    """Writes this file's command as a single executable into folder, for `multiprocessing.set_executable`."""
-    path = os.path.join(folder, EXECUTABLE_NAME)
+def _executable(address: str) -> str:
+    return os.path.join(os.path.dirname(address), EXECUTABLE_NAME)
+
+
+def write_executable(address: str) -> str:
+    """Writes this file's command as a single executable beside the server's socket, for
+    `multiprocessing.set_executable`."""
+    path = _executable(address)
     with open(path, "w", encoding="utf-8") as handle:
         handle.write(f'#!/bin/sh\nexec {shlex.join([sys.executable, os.path.abspath(__file__)])} "$@"\n')
     os.chmod(path, 0o700)
@@ -224,6 +258,6 @@ def write_executable(folder: str) -> str:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["serve"]:
-        serve(sys.argv[2])
+        serve(sys.argv[2], (*PRELOADED, VLLM_WORKERS[sys.argv[3]]))
     else:
         sys.exit(request_worker(os.environ.get(SOCKET_VARIABLE, ""), sys.argv[1:]))
