@@ -25,13 +25,14 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "benchmarks")]
 
 from forced_length import response_lengths  # noqa: E402
-from toolrl import machine, manifest  # noqa: E402
+from toolrl import machine  # noqa: E402
 from toolrl.data.agent_rows import read_problems  # noqa: E402
 from toolrl.data.sources import read_rows  # noqa: E402
 from toolrl.errors import UserError  # noqa: E402
 from toolrl.runs import merged  # noqa: E402
 from toolrl.tasks import load_task  # noqa: E402
 from toolrl.verl_bridge import launch, settings  # noqa: E402
+from toolrl.verl_bridge.dumps import read_metrics  # noqa: E402
 
 VOCABULARY = 151_936
 PROMPT_LENGTH = 1024
@@ -232,7 +233,7 @@ def measure(config: Mapping[str, Any], work: Path, data: Path, model: Path) -> p
         options |= settings.training_options(config, paths, config["train"]["steps"])
         environment = launch.environment(config["resources"]["platform"], stage["threads"], metrics)
         launch.run_on_nodes(config, options, 1, share, work, environment, lambda: None, lock)
-    steps = [entry["data"] for entry in manifest.read_json_lines(metrics)]
+    steps = [entry["data"] for entry in read_metrics(metrics)]
     return pd.DataFrame([step for step in steps if "timing_s/step" in step][1:])
 
 

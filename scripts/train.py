@@ -25,7 +25,7 @@ from toolrl.training import attempts, checkpoints, contracts
 from toolrl.training.loggers import Loggers
 from toolrl.training.watchdog import Alarm, Stopped, Watchdog
 from toolrl.verl_bridge import launch, ray_nodes, settings
-from toolrl.verl_bridge.dumps import episode_means, read_episodes
+from toolrl.verl_bridge.dumps import episode_means, metrics_entry, read_episodes, read_metrics
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Progress:
                     if not line.endswith("\n"):
                         break
                     self.position = handle.tell()
-                    self._observe(json.loads(line))
+                    self._observe(metrics_entry(line))
         return self.step
 
     def _observe(self, record: dict[str, Any]) -> None:
@@ -243,7 +243,7 @@ def _merged_records(work: Path, episodes: Mapping[Path, pd.DataFrame]) -> dict[i
     records = {}
     for file, notes in episodes.items():
         means = episode_means(notes)
-        for entry in manifest.read_json_lines(file):
+        for entry in read_metrics(file):
             if "critic/score/mean" in entry["data"]:
                 entry["data"] |= means.get(entry["step"], {})
                 records[entry["step"]] = entry
@@ -254,7 +254,7 @@ def _merged_records(work: Path, episodes: Mapping[Path, pd.DataFrame]) -> dict[i
 
 
 def _logged_steps(work: Path) -> set[int]:
-    return {entry["step"] for file in work.glob("metrics-*.jsonl") for entry in manifest.read_json_lines(file)}
+    return {entry["step"] for file in work.glob("metrics-*.jsonl") for entry in read_metrics(file)}
 
 
 def _recorded_step(run: Run, logged: Collection[int]) -> int:

@@ -15,7 +15,7 @@ from toolrl.data.agent_rows import agent_table, check_prompt_lengths, row_schema
 from toolrl.data.procedural import generate
 from toolrl.errors import UserError
 from toolrl.models import embedded
-from toolrl.models.sft import IGNORED, tokenize_conversations
+from toolrl.models.sft import IGNORED, tokenize_conversations, train
 from toolrl.models.sources import same_weights
 from toolrl.tasks.gsm8k import TASK
 
@@ -190,3 +190,16 @@ def test_equal_weights_are_recognised_in_another_precision(tmp_path: Path, token
         model.model.norm.weight[0] += 1
     model.save_pretrained(tmp_path / "trained")
     assert not same_weights(tmp_path / "trained", tmp_path / "start")
+
+
+def test_a_warm_start_that_diverges_ends_with_a_sentence(tokenizer, tmp_path: Path) -> None:
+    size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 1}
+    embedded.save(tmp_path / "start", tokenizer, embedded.random_model(tokenizer, 0, num_key_value_heads=1, **size))
+    problems = [TASK.problem(row) for row in generate(30, 10, seed=3)[0]]
+    conversations = TASK.demonstrations(problems, [TOOL], 0.0, random.Random(0))
+    examples = tokenize_conversations(conversations, [dict(TASK.tools[TOOL].schema)], tokenizer)
+    settings = {"epochs": 1, "batch_size": 1, "learning_rate": 1e30, "precision": "float32"}
+    with pytest.raises(UserError, match="diverged: the loss is nan at step 25. Lower warm_start.learning_rate"):
+        train(tmp_path / "start", tokenizer, examples, settings, 0, 1, False, tmp_path / "out")
+    with pytest.raises(UserError, match="diverged: the model has NaN .* Lower warm_start.learning_rate"):
+        train(tmp_path / "start", tokenizer, examples[:20], settings, 0, 1, False, tmp_path / "out")

@@ -73,10 +73,10 @@ def write_json(path: str | os.PathLike[str], value: Mapping[str, Any]) -> None:
     write_text(path, json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def read_json_lines(path: str | os.PathLike[str]) -> list[Any]:
-    """The records of a JSONL file, without a last line that is still being written, or was cut off by a kill."""
+def whole_lines(path: str | os.PathLike[str]) -> list[str]:
+    """The lines of a file, without a last one that is still being written, or was cut off by a kill."""
     with open(path, encoding="utf-8") as handle:
-        return [json.loads(line) for line in handle if line.endswith("\n")]
+        return [line for line in handle if line.endswith("\n")]
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:

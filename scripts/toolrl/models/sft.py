@@ -4,6 +4,7 @@ Not TRL's: verl 0.9.1 imports `trl.AutoModelForCausalLMWithValueHead` wherever T
 (`verl.models.transformers.monkey_patch`), and current TRL no longer has it, so the two cannot share an environment.
 """
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 from toolrl.cli import log
 from toolrl.errors import UserError
+from toolrl.models.sources import loading_problem
 from toolrl.tasks.base import Message
 
 IGNORED = -100
@@ -76,7 +78,11 @@ def train(
     on_gpu: bool,
     out: Path,
 ) -> list[dict[str, float]]:
-    """Trains on the examples and saves the model to `out/model`; returns the logged losses (step, loss)."""
+    """Trains on the examples and saves the model to `out/model`; returns the logged losses (step, loss).
+
+    Raises:
+        UserError: when the training diverges.
+    """
     import torch
     from datasets import Dataset
     from transformers import (
@@ -92,7 +98,7 @@ def train(
     started = time.monotonic()
 
     class Progress(TrainerCallback):
-        """A line every few steps, with the time left."""
+        """A line every few steps, with the time left; no step after a loss that is no number."""
 
         def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             logs = kwargs.get("logs")
@@ -106,7 +112,13 @@ def train(
                     logs["loss"],
                     left,
                 )
+                if not math.isfinite(logs["loss"]):
+                    raise UserError(_diverged(f"the loss is {logs['loss']} at step {state.global_step}"))
 
+    if on_gpu:
+        # cuDNN's kernel returns NaN gradients where a mask is given and the length is 64 more than a multiple of 128,
+        # from torch 2.11 on (https://github.com/pytorch/pytorch/issues/196678)
+        torch.backends.cuda.enable_cudnn_sdp(False)
     model = AutoModelForCausalLM.from_pretrained(
         model_folder, dtype=torch.float32, attn_implementation="sdpa" if on_gpu else "eager"
     )
@@ -127,6 +139,7 @@ def train(
             gradient_checkpointing=False,
             dataloader_pin_memory=on_gpu,
             logging_steps=25,
+            logging_nan_inf_filter=False,
             save_strategy="no",
             report_to="none",
             disable_tqdm=True,
@@ -140,4 +153,10 @@ def train(
     trainer.train()
     model.save_pretrained(out / "model")
     tokenizer.save_pretrained(out / "model")
+    if problem := loading_problem(out / "model"):
+        raise UserError(_diverged(f"the model {problem}"))
     return [{"step": entry["step"], "loss": entry["loss"]} for entry in trainer.state.log_history if "loss" in entry]
+
+
+def _diverged(evidence: str) -> str:
+    return f"the warm start diverged: {evidence}. Lower warm_start.learning_rate, or set warm_start.precision: float32."

@@ -132,7 +132,7 @@ def read_validations(work: Path) -> dict[int, list[bool]]:
 
 def _validated(work: Path, step: int) -> list[bool]:
     dump = work / "validations" / f"{step}.jsonl"
-    return [bool(record["value_correct"]) for record in manifest.read_json_lines(dump)] if dump.is_file() else []
+    return [bool(json.loads(line)["value_correct"]) for line in manifest.whole_lines(dump)] if dump.is_file() else []
 
 
 def best_validated(work: Path, candidates: Collection[int]) -> int | None:

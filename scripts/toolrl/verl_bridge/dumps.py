@@ -1,7 +1,8 @@
-"""verl's validation dumps → one row per item and arm."""
+"""What verl writes: its metrics, and its validation dumps → one row per item and arm."""
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -14,6 +15,7 @@ import pyarrow.json
 from toolrl.arms import PLACE
 from toolrl.episodes import Measures
 from toolrl.errors import UserError
+from toolrl.manifest import whole_lines
 
 _TYPES = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
 ITEM_SCHEMA = pa.schema(
@@ -44,6 +46,18 @@ def read_validation(path: Path) -> list[dict[str, Any]]:
         raise UserError(f"verl ended without the validation dump {path}; see verl.log beside it.")
     with open(path, encoding="utf-8") as handle:
         return [json.loads(line) for line in handle]
+
+
+def metrics_entry(line: str) -> dict[str, Any]:
+    """A step's entry (`step`, `data`) in verl's metrics file, where NaN and the infinities stand as null."""
+    entry = json.loads(line)
+    entry["data"] = {name: math.nan if value is None else value for name, value in entry["data"].items()}
+    return entry
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The entries of a metrics file."""
+    return [metrics_entry(line) for line in whole_lines(path)]
 
 
 def items_table(records: Sequence[Mapping[str, Any]], evaluated: pa.Table) -> pa.Table:

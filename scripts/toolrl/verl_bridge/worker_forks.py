@@ -30,8 +30,8 @@ EXECUTABLE_NAME = "python"
 LONGEST_WAIT_SECONDS = 10
 MOST_DESCRIPTORS = 200
 SPARE_DESCRIPTORS = 400  # above what is passed, below the usual limit of 1024
-CUDA_DEVICE = "/dev/nvidia-uvm"
-"""What a process has open as soon as it has started CUDA, but not for having asked which GPUs there are."""
+CUDA_NOT_INITIALIZED = 3
+"""The driver's answer to any question before `cuInit`."""
 
 PRELOADED = (
     "torch._dynamo",
@@ -75,7 +75,7 @@ def serve(address: str, modules: Sequence[str]) -> None:
         importlib.import_module(module)
     assert "ray" not in sys.modules
     added = {name: value for name, value in os.environ.items() if name not in before}
-    refuses = _has_open(CUDA_DEVICE)
+    refuses = _cuda_has_started()
     if refuses:
         print("worker_forks: an import has started CUDA: each worker imports for itself", flush=True)
     gc.collect()
@@ -176,13 +176,15 @@ def _connect(address: str) -> socket.socket | None:
     return None
 
 
-def _has_open(path: str) -> bool:
-    """Whether this process has the file open."""
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # the listing's own is closed again
-            if os.readlink(f"/proc/self/fd/{name}") == path:
-                return True
-    return False
+def _cuda_has_started() -> bool:
+    """Whether this process has initialised CUDA's driver, without doing so."""
+    import ctypes
+
+    try:
+        driver = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+    except OSError:  # not even loaded
+        return False
+    return driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) != CUDA_NOT_INITIALIZED
 
 
 def _open_descriptors() -> list[int]:
