@@ -58,6 +58,13 @@ def test_control_characters_do_not_reach_the_terminal() -> None:
     assert launch.printable("\x1b[31mred\x1b[0m\x07 \x9btext") == "red text"
 
 
+def test_beside_a_gpu_each_process_computes_in_one_thread_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert launch.environment("cuda", 8)["OMP_NUM_THREADS"] == "1"
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    assert launch.environment("cuda", 8)["OMP_NUM_THREADS"] == "4"
+
+
 @pytest.fixture
 def forks(tmp_path: Path) -> Iterator[str]:
     """The executable of a server that imports nothing."""

@@ -70,6 +70,9 @@ def environment(
             "RAY_worker_niceness": "0",
         }
         result.pop("CUDA_VISIBLE_DEVICES", None)
+    else:
+        # as torchrun has it: the transfer queue's small tensors keep all cores busy otherwise
+        result.setdefault("OMP_NUM_THREADS", "1")
     return result
 
 
