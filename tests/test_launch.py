@@ -68,7 +68,7 @@ def test_beside_a_gpu_each_process_computes_in_one_thread_unless_told(monkeypatc
 @pytest.fixture
 def forks(tmp_path: Path) -> Iterator[str]:
     """The executable of a server that imports nothing."""
-    with serving(tmp_path, "w.serve(sys.argv[1], ())") as executable:
+    with serving(tmp_path, "w.serve(listener, ())") as executable:
         yield executable
 
 
@@ -76,8 +76,11 @@ def forks(tmp_path: Path) -> Iterator[str]:
 def serving(folder: Path, call: str) -> Iterator[str]:
     address = str(folder / "forks")
     executable = worker_forks.write_executable(address)
-    code = f"import sys; from toolrl.verl_bridge import worker_forks as w; {call}"
-    server = subprocess.Popen([sys.executable, "-c", code, address])
+    with worker_forks.listening(address) as listener:
+        number = listener.fileno()
+        code = "import socket; from toolrl.verl_bridge import worker_forks as w; "
+        code += f"listener = socket.socket(fileno={number}); {call}"
+        server = subprocess.Popen([sys.executable, "-c", code], pass_fds=[number])
     os.environ[worker_forks.SOCKET_VARIABLE] = address
     yield executable
     del os.environ[worker_forks.SOCKET_VARIABLE]
@@ -135,7 +138,7 @@ def test_what_a_forked_worker_starts_is_forked_as_well(forks: str) -> None:
 
 
 def test_a_server_whose_imports_have_started_cuda_forks_nothing(tmp_path: Path) -> None:
-    call = "w._cuda_has_started = lambda: True; w.serve(sys.argv[1], ())"
+    call = "w._cuda_has_started = lambda: True; w.serve(listener, ())"
     code = "import os, sys; print(sys.argv[1:], os.getppid()); sys.exit(7)"
     with serving(tmp_path, call) as executable:
         client = subprocess.Popen([executable, "-c", code, "a b"], stdout=subprocess.PIPE, text=True)
@@ -144,7 +147,7 @@ def test_a_server_whose_imports_have_started_cuda_forks_nothing(tmp_path: Path) 
 
 
 def test_workers_start_where_the_servers_imports_fail(tmp_path: Path) -> None:
-    with serving(tmp_path, "w.serve(sys.argv[1], ('time', 'no_such_module'))") as executable:
+    with serving(tmp_path, "w.serve(listener, ('time', 'no_such_module'))") as executable:
         result = subprocess.run([executable, "-c", "print('up')"], capture_output=True, text=True, timeout=60)
     assert result.stdout == "up\n"
 

@@ -206,8 +206,12 @@ def _worker_forks(address: Path, environment: Mapping[str, str], output: Any) ->
     """The server that Ray's workers are forked from; yields what their environment needs to find it."""
     worker_forks.write_executable(str(address))
     platform = environment.get("VERL_PLATFORM", "cuda")
-    command = [sys.executable, str(worker_forks.__file__), "serve", str(address), platform]
-    server = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=dict(environment), **OWN_GROUP)
+    with worker_forks.listening(str(address)) as listener:
+        descriptor = listener.fileno()
+        command = [sys.executable, str(worker_forks.__file__), "serve", str(descriptor), platform]
+        server = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, env=environment, pass_fds=(descriptor,), **OWN_GROUP
+        )
     try:
         yield {worker_forks.SOCKET_VARIABLE: str(address)}
     finally:

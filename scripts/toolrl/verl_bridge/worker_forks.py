@@ -5,8 +5,8 @@ one core on the same imports: one to two minutes in all. Ray's runtime environme
 start its workers (`ray._private.runtime_env.context.RuntimeEnvContext.exec_worker`), and so does
 `multiprocessing.set_executable` for their own processes, as vLLM's. This file, run as a script, is that executable. It
 hands the command line, the environment and the open files to a server, which forks the worker, and then waits for the
-worker to end. Where there is no server (another node), or where the server's imports have failed or have started CUDA,
-whose state does not survive a fork, it becomes the worker itself, so that only time is lost.
+worker to end. Where there is no server, as after imports that have failed or have started CUDA, whose state does not
+survive a fork, it becomes the worker itself, so that only time is lost.
 
 The file imports nothing heavy until it serves.
 """
@@ -22,12 +22,10 @@ import shlex
 import signal
 import socket
 import sys
-import time
 from collections.abc import Mapping, Sequence
 
 SOCKET_VARIABLE = "TOOLRL_WORKER_FORKS"
 EXECUTABLE_NAME = "python"
-LONGEST_WAIT_SECONDS = 10
 MOST_DESCRIPTORS = 200
 SPARE_DESCRIPTORS = 400  # above what is passed, below the usual limit of 1024
 CUDA_NOT_INITIALIZED = 3
@@ -59,15 +57,20 @@ PRELOADED = (
 VLLM_WORKERS = {"cpu": "vllm.v1.worker.cpu_worker", "cuda": "vllm.v1.worker.gpu_worker"}
 
 
-def serve(address: str, modules: Sequence[str]) -> None:
-    """Imports the modules while requests wait, then forks a worker for each until it is killed; only refuses where CUDA
-    has been started."""
-    import gc
-    import importlib
-
+def listening(address: str) -> socket.socket:
+    """The server's socket, made before the server is started: requests wait from now on, and end with the server."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
     listener.listen(64)
+    return listener
+
+
+def serve(listener: socket.socket, modules: Sequence[str]) -> None:
+    """Imports the modules while requests wait, then forks a worker for each until it is killed; ends where that has
+    started CUDA."""
+    import gc
+    import importlib
+
     before = dict(os.environ)
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # to see whether there is a GPU without starting CUDA
     gc.disable()
@@ -75,16 +78,15 @@ def serve(address: str, modules: Sequence[str]) -> None:
         importlib.import_module(module)
     assert "ray" not in sys.modules
     added = {name: value for name, value in os.environ.items() if name not in before}
-    refuses = _cuda_has_started()
-    if refuses:
-        print("worker_forks: an import has started CUDA: each worker imports for itself", flush=True)
+    if _cuda_has_started():
+        sys.exit("worker_forks: an import has started CUDA: each worker imports for itself")
     gc.collect()
     gc.freeze()
     gc.enable()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no zombies
     while True:
         connection, _ = listener.accept()
-        if not refuses and os.fork() == 0:
+        if os.fork() == 0:
             listener.close()
             _become_worker(connection, added)
         connection.close()
@@ -163,17 +165,14 @@ def _receive(connection: socket.socket, size: int) -> bytes:
 
 
 def _connect(address: str) -> socket.socket | None:
-    """A connection to the server, which may be starting; None where there is none, as on another node."""
-    deadline = time.monotonic() + LONGEST_WAIT_SECONDS
-    while os.access(os.path.dirname(address), os.X_OK) and time.monotonic() < deadline:
-        connection = socket.socket(socket.AF_UNIX)
-        try:
-            connection.connect(address)
-            return connection
-        except OSError:
-            connection.close()
-            time.sleep(0.1)
-    return None
+    """A connection to the server; None where there is none."""
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.connect(address)
+    except OSError:
+        connection.close()
+        return None
+    return connection
 
 
 def _cuda_has_started() -> bool:
@@ -201,7 +200,7 @@ def _open_descriptors() -> list[int]:
 def request_worker(address: str, arguments: list[str]) -> int:
     """Asks the server for a worker, waits until it has ended and returns its exit status.
 
-    Becomes the worker where no server answers, or where it refuses.
+    Becomes the worker where no server answers.
     """
     descriptors = _open_descriptors()
     connection = _connect(address)
@@ -216,7 +215,7 @@ def request_worker(address: str, arguments: list[str]) -> int:
     ).encode()
     worker = 0
     if connection is not None:
-        with contextlib.suppress(OSError):  # it refuses by closing the connection, as it does when it dies
+        with contextlib.suppress(OSError):  # the server may end while it imports
             rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
             connection.sendmsg([len(request).to_bytes(8, "big")], [rights])
             connection.sendall(request)
@@ -260,6 +259,6 @@ def write_executable(address: str) -> str:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["serve"]:
-        serve(sys.argv[2], (*PRELOADED, VLLM_WORKERS[sys.argv[3]]))
+        serve(socket.socket(fileno=int(sys.argv[2])), (*PRELOADED, VLLM_WORKERS[sys.argv[3]]))
     else:
         sys.exit(request_worker(os.environ.get(SOCKET_VARIABLE, ""), sys.argv[1:]))
