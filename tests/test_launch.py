@@ -58,11 +58,15 @@ def test_control_characters_do_not_reach_the_terminal() -> None:
     assert launch.printable("\x1b[31mred\x1b[0m\x07 \x9btext") == "red text"
 
 
-def test_beside_a_gpu_each_process_computes_in_one_thread_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    assert launch.environment("cuda", 8)["OMP_NUM_THREADS"] == "1"
-    monkeypatch.setenv("OMP_NUM_THREADS", "4")
-    assert launch.environment("cuda", 8)["OMP_NUM_THREADS"] == "4"
+@pytest.mark.parametrize(("platform", "expected"), [("cuda", 1), ("cpu", 2)])
+def test_beside_a_gpu_each_process_computes_in_one_thread_whatever_snakemake_has_set(
+    platform: str, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.setenv(name, "2" if platform == "cuda" else "1")
+    command = [sys.executable, "-c", "import torch; print(torch.get_num_threads())"]
+    child = subprocess.run(command, env=launch.environment(platform, 2), capture_output=True, text=True, check=True)
+    assert int(child.stdout) == expected
 
 
 @pytest.fixture

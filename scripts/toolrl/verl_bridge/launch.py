@@ -66,14 +66,13 @@ def environment(
             "VERL_PLATFORM": "cpu",
             "VERL_ENGINE_DEVICE": "cuda",  # verl registers its FSDP engine under this name only
             **VLLM_ON_CPU,
-            "OMP_NUM_THREADS": str(threads),
             "RAY_worker_niceness": "0",
         }
         result.pop("CUDA_VISIBLE_DEVICES", None)
-    else:
-        # as torchrun has it: the transfer queue's small tensors keep all cores busy otherwise
-        result.setdefault("OMP_NUM_THREADS", "1")
-    return result
+    # Beside a GPU one for each process, as torchrun has it: the transfer queue's small tensors keep all cores busy
+    # otherwise. Snakemake has set both variables to the job's threads, and torch goes by MKL's.
+    computing = str(threads) if platform == "cpu" else "1"
+    return result | {"OMP_NUM_THREADS": computing, "MKL_NUM_THREADS": computing}
 
 
 def agent_loop_entries(loops: Mapping[str, str]) -> list[dict[str, str]]:
