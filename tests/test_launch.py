@@ -58,12 +58,12 @@ def test_control_characters_do_not_reach_the_terminal() -> None:
     assert launch.printable("\x1b[31mred\x1b[0m\x07 \x9btext") == "red text"
 
 
-@pytest.mark.parametrize(("platform", "expected"), [("cuda", 1), ("cpu", 2)])
-def test_beside_a_gpu_each_process_computes_in_one_thread_whatever_snakemake_has_set(
-    platform: str, expected: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("platform", "set_by_snakemake", "expected"), [("cuda", "2", 1), ("cpu", "1", 2)])
+def test_beside_a_gpu_each_process_computes_in_one_thread_else_in_all_given(
+    platform: str, set_by_snakemake: str, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        monkeypatch.setenv(name, "2" if platform == "cuda" else "1")
+        monkeypatch.setenv(name, set_by_snakemake)
     command = [sys.executable, "-c", "import torch; print(torch.get_num_threads())"]
     child = subprocess.run(command, env=launch.environment(platform, 2), capture_output=True, text=True, check=True)
     assert int(child.stdout) == expected
