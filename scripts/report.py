@@ -17,7 +17,15 @@ from toolrl.errors import UserError
 from toolrl.evaluation import Evaluation, compare, incomparable, shared_arms
 from toolrl.runs import all_runs, evaluated_models
 from toolrl.secrets import redacted, without_secrets
-from toolrl.stats import PairedComparison, Proportion, adjusted, proportion, t_mean
+from toolrl.stats import (
+    PairedComparison,
+    Proportion,
+    adjusted,
+    bootstrap_mean,
+    compare_means,
+    proportion,
+    t_mean,
+)
 from toolrl.wording import percent, points
 
 MEASURES = (
@@ -176,7 +184,6 @@ def p_value(value: float) -> str:
 
 def _run_section(run: Run, record: dict[str, Any]) -> dict[str, Any]:
     frame = run.timeline.frame
-    sampled = {model: evaluation.pass_at(run.config["seed"]) for model, evaluation in run.evaluations.items()}
     return {
         "name": run.name,
         "config": run.config,
@@ -189,10 +196,7 @@ def _run_section(run: Run, record: dict[str, Any]) -> dict[str, Any]:
         "warm_start_comparisons": run.warm_start_comparisons,
         "accuracies": run.accuracies,
         "noise": {model: evaluation.noise_floor() for model, evaluation in run.evaluations.items()},
-        "sampled": [
-            {"name": f"pass@{k}", **{model: means[k] for model, means in sampled.items()}} for k in sampled["trained"]
-        ],
-        "majority": {model: evaluation.majority_at() for model, evaluation in run.evaluations.items()},
+        "sampled": _sampled(run),
         "samples": run.config["evaluate"]["samples"],
         "temperature": run.config["evaluate"]["temperature"],
         "measures": _measures(run),
@@ -211,6 +215,22 @@ def _run_section(run: Run, record: dict[str, Any]) -> dict[str, Any]:
         "record_text": json.dumps(record, indent=2, sort_keys=True, ensure_ascii=False),
         "config_text": json.dumps(without_secrets(run.config), indent=2, sort_keys=True, ensure_ascii=False),
     }
+
+
+def _sampled(run: Run) -> list[dict[str, Any]]:
+    """pass@k and maj@k of each model, and start against trained as one family (Holm)."""
+    seed = run.config["seed"]
+    sampled = {model: evaluation.sampled for model, evaluation in run.evaluations.items()}
+    names = list(sampled["trained"])
+    comparisons = adjusted([compare_means(sampled["start"][name], sampled["trained"][name], seed) for name in names])
+    return [
+        {
+            "name": name,
+            "comparison": comparison,
+            "means": {model: bootstrap_mean(values[name], seed) for model, values in sampled.items()},
+        }
+        for name, comparison in zip(names, comparisons)
+    ]
 
 
 def _measures(run: Run) -> list[dict[str, Any]]:

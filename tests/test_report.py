@@ -100,7 +100,11 @@ def test_every_wrong_item_is_in_one_class(tmp_path: Path) -> None:
 
 def test_samples_and_repeats(tmp_path: Path) -> None:
     text = build(tmp_path, {"main": synthetic.run(tmp_path / "run", repeats=2, samples=4)}).read_text()
-    assert all(f"pass@{k}" in text for k in (1, 2, 4)) and "maj@4" in text
+    start, trained = (Evaluation(tmp_path / "run" / model).sampled for model in ("start", "trained"))
+    for name in ("pass@1", "pass@2", "pass@4", "maj@4"):
+        row = re.search(f'<tr><th scope="row">{name}</th>(.*?)</tr>', text, re.DOTALL)
+        difference = 100 * (trained[name].mean() - start[name].mean())
+        assert row and f"<td>{difference:+.1f} (" in row[1] and row[1].count("<td>") == 2 + 3
     assert "Noise floor: evaluated again" in text
 
 

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from toolrl.stats import adjusted, compare_paired, holm, majority, pass_at_k, proportion, t_mean
+from toolrl.stats import adjusted, compare_means, compare_paired, holm, majority, pass_at_k, proportion, t_mean
 
 
 def test_wilson_interval() -> None:
@@ -43,6 +43,21 @@ def test_pass_at_k_is_the_unbiased_estimate() -> None:
         assert pass_at_k([correct], n, k)[0] == pytest.approx(sum(map(any, subsets)) / len(subsets))
     with pytest.raises(ValueError, match="pass@9 needs at least 9 samples"):
         pass_at_k([1], 8, 9)
+
+
+def test_paired_means() -> None:
+    rng = np.random.default_rng(0)
+    first = rng.binomial(4, 0.3, 200) / 4
+    better = compare_means(first, np.minimum(first + rng.binomial(1, 0.5, 200) / 4, 1), seed=1)
+    assert 0 < better.low < better.difference < better.high and better.p_value < 0.001
+    same = compare_means(first, rng.permutation(first), seed=1)
+    assert same.difference == pytest.approx(0) and same.p_value > 0.05
+    assert compare_means(first, first, seed=1).p_value == 1.0
+    # two of the 2^5 exchanges of five equal differences are as extreme
+    assert compare_means(np.zeros(5), np.ones(5), seed=1).p_value == pytest.approx(2 / 2**5)
+    assert adjusted([better, better])[0].adjusted_p == pytest.approx(2 * better.p_value)
+    with pytest.raises(ValueError, match="got 2 and 1"):
+        compare_means(np.zeros(2), np.zeros(1), seed=1)
 
 
 def test_holm() -> None:

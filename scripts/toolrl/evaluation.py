@@ -6,16 +6,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
 from toolrl import manifest
 from toolrl.errors import UserError
 from toolrl.stats import (
-    Mean,
     PairedComparison,
     Proportion,
-    bootstrap_mean,
     compare_paired,
     majority,
     pass_at_k,
@@ -62,26 +61,25 @@ class Evaluation:
             return None
         return proportion((items.groupby("index")["value_correct"].nunique() > 1).tolist())
 
-    def pass_at(self, seed: int) -> dict[int, Mean]:
-        """pass@k for the powers of two up to the number of samples; empty without samples."""
-        samples = self.items[self.items["sample"] > 0]
-        if samples.empty:
-            return {}
-        right = samples.groupby("index")["value_correct"].sum()
-        n = int(samples["sample"].max())
-        ks = [k for k in (1, 2, 4, 8, 16, 32, 64, 128, 256) if k <= n]
-        return {k: bootstrap_mean(pass_at_k(right.tolist(), n, k), seed) for k in ks}
-
-    def majority_at(self) -> Proportion | None:
-        """maj@k over all samples: whether the most frequent stated answer is right; None without samples."""
+    @cached_property
+    def sampled(self) -> dict[str, np.ndarray]:
+        """Each item's pass@k, for the powers of two up to the number of samples, and its maj@k over all samples:
+        whether the most frequent stated answer is right. In the order of the items; empty without samples."""
         samples = self.items[self.items["sample"] > 0].sort_values("sample")
         if samples.empty:
-            return None
-        outcomes = []
-        for _, group in samples.groupby("index"):
-            chosen = majority(group["extracted"].tolist())
-            outcomes.append(bool(group.loc[group["extracted"] == chosen, "value_correct"].any()))
-        return proportion(outcomes)
+            return {}
+        n = int(samples["sample"].max())
+        groups = samples.groupby("index")
+        right = groups["value_correct"].sum().tolist()
+        powers = [k for k in (1, 2, 4, 8, 16, 32, 64, 128, 256) if k <= n]
+        return {f"pass@{k}": pass_at_k(right, n, k) for k in powers} | {
+            f"maj@{n}": np.array([_majority_is_right(group) for _, group in groups])
+        }
+
+
+def _majority_is_right(samples: pd.DataFrame) -> float:
+    chosen = majority(samples["extracted"].tolist())
+    return float(samples.loc[samples["extracted"] == chosen, "value_correct"].any())
 
 
 def failure_class(row: dict[str, Any]) -> str:

@@ -3,10 +3,11 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 from scipy.special import comb
-from scipy.stats import bootstrap, sem, t
+from scipy.stats import bootstrap, permutation_test, sem, t
 from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import proportion_confint
@@ -108,12 +109,6 @@ def compare_paired(first: Sequence[bool], second: Sequence[bool], seed: int) -> 
     )
 
 
-def adjusted(comparisons: Sequence[PairedComparison]) -> list[PairedComparison]:
-    """The comparisons as one family: with Holm's adjusted p values."""
-    p_values = holm([comparison.p_value for comparison in comparisons])
-    return [replace(comparison, adjusted_p=p) for comparison, p in zip(comparisons, p_values)]
-
-
 def pass_at_k(correct: Sequence[int], n: int, k: int) -> np.ndarray:
     """The unbiased estimate of pass@k for each item (Chen et al. 2021, arXiv:2107.03374): the probability that at least
     one of k samples, drawn without replacement from the n taken, is right.
@@ -147,6 +142,49 @@ def bootstrap_mean(values: Sequence[float] | np.ndarray, seed: int) -> Mean:
         (data,), np.mean, n_resamples=5000, confidence_level=CONFIDENCE, rng=np.random.default_rng(seed)
     ).confidence_interval
     return Mean(mean, len(data), float(interval.low), float(interval.high))
+
+
+@dataclass(frozen=True)
+class MeanComparison:
+    """A measure's mean on the same items, twice.
+
+    Attributes:
+        difference: second minus first.
+        low, high: bootstrap (BCa over items) interval of the difference at 95%.
+        p_value: two-sided permutation test that exchanges the two values of items at random.
+        adjusted_p: Holm's, where it is one of several comparisons.
+    """
+
+    difference: float
+    low: float
+    high: float
+    p_value: float
+    adjusted_p: float
+
+
+def compare_means(first: np.ndarray, second: np.ndarray, seed: int) -> MeanComparison:
+    """Compares a measure of the same items, given in the same order.
+
+    Raises:
+        ValueError: when the numbers of items differ or are zero.
+    """
+    if len(first) != len(second) or not len(first):
+        raise ValueError(f"paired values need the same items, at least one: got {len(first)} and {len(second)}")
+    differences = np.asarray(second, float) - np.asarray(first, float)
+    test = permutation_test(
+        (differences,), np.mean, permutation_type="samples", batch=1000, rng=np.random.default_rng(seed)
+    )
+    mean, p_value = bootstrap_mean(differences, seed), float(test.pvalue)
+    return MeanComparison(mean.value, mean.low, mean.high, p_value, adjusted_p=p_value)
+
+
+Comparison = TypeVar("Comparison", PairedComparison, MeanComparison)
+
+
+def adjusted(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """The comparisons as one family: with Holm's adjusted p values."""
+    p_values = holm([comparison.p_value for comparison in comparisons])
+    return [replace(comparison, adjusted_p=p) for comparison, p in zip(comparisons, p_values)]
 
 
 def t_mean(values: Sequence[float]) -> Mean:
