@@ -279,6 +279,11 @@ def active_jobs(rule: str = "") -> list[str]:
     return [number for number, comment in listed if comment.startswith(f"rule_{rule}")]
 
 
+def is_running(rule: str) -> bool:
+    """Whether a job of the rule has its nodes."""
+    return any(job(number)["JobState"] == "RUNNING" for number in active_jobs(rule))
+
+
 def _only_job(rule: str) -> str:
     (number,) = active_jobs(rule)
     return number
