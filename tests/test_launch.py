@@ -58,15 +58,16 @@ def test_control_characters_do_not_reach_the_terminal() -> None:
     assert launch.printable("\x1b[31mred\x1b[0m\x07 \x9btext") == "red text"
 
 
-@pytest.mark.parametrize(("platform", "set_by_snakemake", "expected"), [("cuda", "2", 1), ("cpu", "1", 2)])
+@pytest.mark.parametrize(("platform", "set_by_snakemake", "expected"), [("cuda", "2", "1"), ("cpu", "1", "2")])
 def test_beside_a_gpu_each_process_computes_in_one_thread_else_in_all_given(
-    platform: str, set_by_snakemake: str, expected: int, monkeypatch: pytest.MonkeyPatch
+    platform: str, set_by_snakemake: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         monkeypatch.setenv(name, set_by_snakemake)
-    command = [sys.executable, "-c", "import torch; print(torch.get_num_threads())"]
+    code = "import torch; from transfer_queue import client; print(torch.get_num_threads(), client.TQ_NUM_THREADS)"
+    command = [sys.executable, "-c", code]
     child = subprocess.run(command, env=launch.environment(platform, 2), capture_output=True, text=True, check=True)
-    assert int(child.stdout) == expected
+    assert child.stdout.split() == [expected, expected]
 
 
 @pytest.fixture

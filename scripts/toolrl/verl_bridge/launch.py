@@ -70,9 +70,10 @@ def environment(
         }
         result.pop("CUDA_VISIBLE_DEVICES", None)
     # Beside a GPU one for each process, as torchrun has it: the transfer queue's small tensors keep all cores busy
-    # otherwise. Snakemake has set both variables to the job's threads, and torch goes by MKL's.
+    # otherwise. Snakemake has set the first two to the job's threads, and torch goes by MKL's; the queue goes by its
+    # own while it stores or reads.
     computing = str(threads) if platform == "cpu" else "1"
-    return result | {"OMP_NUM_THREADS": computing, "MKL_NUM_THREADS": computing}
+    return result | dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TQ_NUM_THREADS"), computing)
 
 
 def agent_loop_entries(loops: Mapping[str, str]) -> list[dict[str, str]]:
