@@ -108,7 +108,7 @@ def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @contextmanager
 def training(folder: Path) -> Iterator[subprocess.Popen]:
     """The submitted training; stopped, if it still runs when the test has seen enough."""
-    command = [*SUBMIT, "--retries", "0", "results/train/manifest.json"]
+    command = [*SUBMIT, "--retries", "0", "--show-failed-logs", "results/train/manifest.json"]
     with subprocess.Popen(command, cwd=folder, env=environment(), stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process
@@ -141,8 +141,8 @@ def test_a_missing_node_is_named(two_nodes: Path) -> None:
 def test_two_nodes_train_together(two_nodes: Path) -> None:
     with training(two_nodes) as process:
         _, messages = process.communicate(timeout=900)
+    assert process.returncode == 0, messages
     log = (two_nodes / "results" / "logs" / "train.log").read_text()
-    assert process.returncode == 0, messages + log
     assert "ray: 2 nodes with 1 GPUs each have joined" in log
     metrics = lines(two_nodes / "results" / "train" / "metrics.jsonl")
     assert [line["step"] for line in metrics] == [1, 2]
