@@ -145,8 +145,11 @@ def main(arguments: argparse.Namespace) -> None:
             style=(arguments.template.parent / "style.css").read_text("utf-8"),
             script=(arguments.template.parent / "viewer.js").read_text("utf-8"),
             packed=trajectories.packed(
-                {run.name: (run.evaluations["start"], run.evaluations["trained"]) for run in runs}
+                {run.name: (run.evaluations["start"], run.evaluations["trained"]) for run in runs},
+                config["report"]["trajectories"],
+                config["seed"],
             ),
+            trajectories=config["report"]["trajectories"],
             run_times=_run_times(folder),
             code=code,
         )

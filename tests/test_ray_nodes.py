@@ -54,3 +54,10 @@ def test_several_nodes_need_slurm_or_an_address(monkeypatch: pytest.MonkeyPatch)
     assert ray_nodes.problem(resources | {"ray_address": "head:6379"}) is None
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     assert ray_nodes.problem(resources) is None
+
+
+def test_a_node_that_srun_gives_up_is_not_blamed_on_the_time(tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
+    ended.wait()
+    with pytest.raises(UserError, match=r"2 of 2 nodes did not join .* before srun ended with exit status 3: one, two"):
+        ray_nodes._wait_for_nodes("127.0.0.1:1", ["one", "two"], 1, 600, ended, tmp_path / "ray.log")

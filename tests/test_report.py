@@ -1,5 +1,7 @@
 """The report: what it says of made-up runs, and the page in a real browser, offline, with hostile text."""
 
+import base64
+import gzip
 import json
 import re
 import shutil
@@ -38,6 +40,10 @@ def build(folder: Path, runs: dict[str, dict], **settings: Any) -> Path:
     result = script("report", *arguments, "--provenance", str(folder / "provenance.json"))
     assert result.returncode == 0, result.stderr
     return page
+
+
+def unpacked(text: str) -> dict[str, Any]:
+    return json.loads(gzip.decompress(base64.b64decode(text)))
 
 
 def badge(page: Path) -> str:
@@ -122,15 +128,40 @@ def test_the_base_model_is_a_third_column(tmp_path: Path) -> None:
 
 
 def test_packing_loses_nothing(tmp_path: Path) -> None:
-    import base64
-    import gzip
-
     synthetic.run(tmp_path / "run", items=3, hostile=lambda index: HOSTILE)
     evaluations = tuple(Evaluation(tmp_path / "run" / model) for model in ("start", "trained"))
-    document = json.loads(gzip.decompress(base64.b64decode(packed({"main": evaluations}))))
-    item = document["runs"]["main"]["tool"][0]
+    item = unpacked(packed({"main": evaluations}))["runs"]["main"]["tool"][0]
     assert HOSTILE in item["sides"][0]["turns"][0]["content"]
     assert HOSTILE.replace("\ud800", "\\ud800") in item["question"]
+
+
+def test_a_page_may_hold_some_items_only(tmp_path: Path, page: Page) -> None:
+    run = synthetic.run(tmp_path / "run", items=30, arms=ARMS)
+    whole, drawn = (
+        build(
+            tmp_path, {"main": run}, report={"title": "t", "gpu_hour_price": None, "trajectories": at_most}
+        ).read_text()
+        for at_most in (None, 4)
+    )
+    assert "At most" not in whole and "At most 4 items of each run" in drawn
+    above = [text.partition("<h2>Trajectories</h2>")[0] for text in (whole, drawn)]
+    assert above[0] == above[1], "the numbers are of all items"
+    open_report(page, tmp_path / "report.html")
+    expect(page.locator("#viewer-count")).to_have_text("4 of 4 items")
+
+
+def test_items_are_drawn_once_for_all_arms(tmp_path: Path) -> None:
+    synthetic.run(tmp_path / "run", items=30, arms=ARMS)
+    evaluations = tuple(Evaluation(tmp_path / "run" / model) for model in ("start", "trained"))
+    runs = {"main": evaluations, "other": evaluations}
+    drawn = [
+        [item["index"] for item in items]
+        for arms in unpacked(packed(runs, 4, seed=1))["runs"].values()
+        for items in arms.values()
+    ]
+    assert len(drawn) == 6 and len(drawn[0]) == 4 and all(indices == drawn[0] for indices in drawn)
+    assert packed(runs, 4, seed=1) != packed(runs, 4, seed=2)
+    assert packed(runs, 30, seed=1) == packed(runs)
 
 
 def test_compare_in_the_terminal_and_as_json(tmp_path: Path) -> None:
@@ -216,7 +247,7 @@ def test_filter_search_and_expand(page: Page, tmp_path: Path) -> None:
 def test_hostile_text_is_shown_and_nothing_executes(page: Page, tmp_path: Path) -> None:
     run = synthetic.run(tmp_path / "run", items=8, hostile=lambda index: LONG if index == 7 else HOSTILE)
     name = HOSTILE.replace("\ud800", "")  # YAML cannot hold it
-    file = build(tmp_path, {name: run}, report={"title": name, "gpu_hour_price": None})
+    file = build(tmp_path, {name: run}, report={"title": name, "gpu_hour_price": None, "trajectories": None})
     open_report(page, file)
     entries = page.locator("#viewer-list > details")
     for number in range(8):

@@ -211,9 +211,13 @@ def _wait_for_nodes(
                 log.info("ray: %d nodes with %d GPUs each have joined", len(names), gpus)
                 return
             time.sleep(POLL_SECONDS)
+    if step.poll() is None:
+        when = f"within {patience / 60:g} minutes (resources.ray_join_minutes)"
+    else:
+        when = f"before srun ended with exit status {step.returncode}"
     raise UserError(
-        f"{len(missing)} of {len(names)} nodes did not join Ray with their {gpus} GPUs within {patience / 60:g} "
-        f"minutes (resources.ray_join_minutes): {', '.join(missing)} (output: {log_path})"
+        f"{len(missing)} of {len(names)} nodes did not join Ray with their {gpus} GPUs {when}: {', '.join(missing)} "
+        f"(output: {log_path})"
     )
 
 
