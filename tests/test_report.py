@@ -127,6 +127,11 @@ def test_the_base_model_is_a_third_column(tmp_path: Path) -> None:
     assert badge(page) == "not distinguishable", "the verdict is about training"
 
 
+def test_one_sample_has_no_majority(tmp_path: Path) -> None:
+    text = build(tmp_path, {"main": synthetic.run(tmp_path / "run", samples=1)}).read_text()
+    assert '<th scope="row">pass@1</th>' in text and "1 sample of each item" in text and "maj@" not in text
+
+
 def test_packing_loses_nothing(tmp_path: Path) -> None:
     synthetic.run(tmp_path / "run", items=3, hostile=lambda index: HOSTILE)
     evaluations = tuple(Evaluation(tmp_path / "run" / model) for model in ("start", "trained"))

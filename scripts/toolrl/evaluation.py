@@ -63,8 +63,9 @@ class Evaluation:
 
     @cached_property
     def sampled(self) -> dict[str, np.ndarray]:
-        """Each item's pass@k, for the powers of two up to the number of samples, and its maj@k over all samples:
-        whether the most frequent stated answer is right. In the order of the items; empty without samples."""
+        """Each item's pass@k, for the powers of two up to the number of samples, and its maj@k over all samples where
+        there are several: whether the most frequent stated answer is right. In the order of the items; empty without
+        samples."""
         samples = self.items[self.items["sample"] > 0].sort_values("sample")
         if samples.empty:
             return {}
@@ -72,9 +73,10 @@ class Evaluation:
         groups = samples.groupby("index")
         right = groups["value_correct"].sum().tolist()
         powers = [k for k in (1, 2, 4, 8, 16, 32, 64, 128, 256) if k <= n]
-        return {f"pass@{k}": pass_at_k(right, n, k) for k in powers} | {
-            f"maj@{n}": np.array([_majority_is_right(group) for _, group in groups])
-        }
+        measures = {f"pass@{k}": pass_at_k(right, n, k) for k in powers}
+        if n > 1:
+            measures[f"maj@{n}"] = np.array([_majority_is_right(group) for _, group in groups])
+        return measures
 
 
 def _majority_is_right(samples: pd.DataFrame) -> float:
