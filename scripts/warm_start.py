@@ -11,7 +11,7 @@ from toolrl import cli, machine, manifest
 from toolrl.data.agent_rows import read_problems
 from toolrl.data.sources import read_rows
 from toolrl.errors import UserError
-from toolrl.models.sft import tokenize_conversations, train
+from toolrl.models.sft import tokenize_conversations, train, usable_precision
 from toolrl.tasks import load_task
 
 
@@ -34,12 +34,14 @@ def main(arguments: argparse.Namespace) -> None:
         raise UserError(
             f"all demonstrations are longer than warm_start.max_length ({warm['max_length']} tokens): raise it."
         )
+    used = {**warm, "precision": usable_precision(warm["precision"], bool(arguments.gpus))}
+    cli.log.info("warm start: products in %s", used["precision"])
     with machine.own_gpus(arguments.gpus, "warm_start"):
         losses = train(
             arguments.model,
             tokenizer,
             kept,
-            warm,
+            used,
             settings["seed"],
             arguments.threads,
             bool(arguments.gpus),
@@ -52,7 +54,7 @@ def main(arguments: argparse.Namespace) -> None:
             "demonstrations": len(conversations),
             "left_out_as_too_long": len(examples) - len(kept),
             "losses": losses,
-            "settings": warm,
+            "settings": used,
             "seed": settings["seed"],
             "files": manifest.folder_records(folder),
         },

@@ -15,7 +15,7 @@ from toolrl.data.agent_rows import agent_table, check_prompt_lengths, row_schema
 from toolrl.data.procedural import generate
 from toolrl.errors import UserError
 from toolrl.models import embedded
-from toolrl.models.sft import IGNORED, tokenize_conversations, train
+from toolrl.models.sft import IGNORED, tokenize_conversations, train, usable_precision
 from toolrl.models.sources import same_weights
 from toolrl.tasks.gsm8k import TASK
 
@@ -190,6 +190,17 @@ def test_equal_weights_are_recognised_in_another_precision(tmp_path: Path, token
         model.model.norm.weight[0] += 1
     model.save_pretrained(tmp_path / "trained")
     assert not same_weights(tmp_path / "trained", tmp_path / "start")
+
+
+def test_precision_follows_the_hardware_unless_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    for has_it, expected in ((True, "bfloat16"), (False, "float32")):
+        monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda has_it=has_it: has_it)
+        assert usable_precision("auto", on_gpu=False) == expected
+        assert usable_precision("auto", on_gpu=True) == "bfloat16"
+        assert usable_precision("bfloat16", on_gpu=False) == "bfloat16"
+        assert usable_precision("float32", on_gpu=True) == "float32"
 
 
 def test_a_warm_start_that_diverges_ends_with_a_sentence(tokenizer, tmp_path: Path) -> None:
