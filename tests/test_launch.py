@@ -70,6 +70,31 @@ def test_beside_a_gpu_each_process_computes_in_one_thread_else_in_all_given(
     assert child.stdout.split() == [expected, expected]
 
 
+JOB_IDS = """
+import ray, verl
+ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+@ray.remote
+def in_a_worker():
+    import verl
+    return ray.get_runtime_context().get_job_id()
+print(ray.get_runtime_context().get_job_id(), ray.get(in_a_worker.remote()))
+"""
+
+
+def test_launches_on_one_machine_do_not_share_the_socket_for_weights() -> None:
+    """verl names it after the job's id, which every Ray counts from one."""
+    launches = [
+        subprocess.run(
+            [sys.executable, "-c", JOB_IDS], env=launch.environment("cpu", 1), capture_output=True, text=True
+        )
+        for _ in range(2)
+    ]
+    (driver, worker), (other_driver, other_worker) = (child.stdout.split()[-2:] for child in launches)
+    assert driver == worker and other_driver == other_worker, "the two ends of a launch's socket agree"
+    assert driver != other_driver
+    assert driver.split("-")[0] == other_driver.split("-")[0], "Ray itself does not tell them apart"
+
+
 @pytest.fixture
 def forks(tmp_path: Path) -> Iterator[str]:
     """The executable of a server that imports nothing."""

@@ -1,6 +1,7 @@
 """On a real Slurm: the default experiment, GPUs for each job, and a training over two nodes."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -134,7 +135,9 @@ def test_a_missing_node_is_named(two_nodes: Path) -> None:
         _, messages = process.communicate(timeout=200)
     assert process.returncode != 0, messages
     text = log.read_text()
-    assert "1 of 2 nodes did not join Ray with their 1 GPUs within 1 minutes" in text and ": two (" in text
+    # srun, which cannot start Ray there, may give up before our patience ends
+    when = r"(within 1 minutes \(resources\.ray_join_minutes\)|before srun ended with exit status \d+)"
+    assert re.search(rf"1 of 2 nodes did not join Ray with their 1 GPUs {when}: two \(", text), text
     assert slurm.processes() == [] and slurm.active_jobs() == []
 
 

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -59,6 +60,9 @@ def environment(
     folders = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")]
     folders += [str(Path(tool_config).resolve().parent)] if tool_config else []
     result["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
+    # each process of verl imports it; of two launches on one machine one would else get the other's weights
+    modules = (os.environ.get("VERL_USE_EXTERNAL_MODULES"), "toolrl.verl_bridge.job_id")
+    result |= {"VERL_USE_EXTERNAL_MODULES": ",".join(filter(None, modules)), "TOOLRL_LAUNCH": uuid.uuid4().hex}
     # Slurm sets AMD's variable beside NVIDIA's, and verl refuses to choose
     result.pop("ROCR_VISIBLE_DEVICES", None)
     if platform == "cpu":
