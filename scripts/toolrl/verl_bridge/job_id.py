@@ -9,15 +9,12 @@ import os
 
 from ray.runtime_context import RuntimeContext
 
-LAUNCH_VARIABLE = "TOOLRL_LAUNCH"
-"""What sets a launch apart from all others."""
-
 _get_job_id = RuntimeContext.get_job_id
 
 
 def unique_job_id(context: RuntimeContext) -> str:
-    """Ray's job id and the launch."""
-    return f"{_get_job_id(context)}-{os.environ[LAUNCH_VARIABLE]}"
+    """Ray's job id and the launch, which `launch.environment` names."""
+    return f"{_get_job_id(context)}-{os.environ['TOOLRL_LAUNCH']}"
 
 
 RuntimeContext.get_job_id = unique_job_id  # type: ignore[assignment, method-assign]
