@@ -19,8 +19,7 @@ from faults import (
 )
 
 # one job at a time: two engines on the same two cores would wait for each other
-SUBMIT = [sys.executable, attentive_snakemake.__file__, "results/report.html"]
-SUBMIT += ["--profile", "profiles/slurm", "--jobs", "1", "--retries", "4"]
+SUBMIT = ["results/report.html", "--profile", "profiles/slurm", "--jobs", "1", "--retries", "4"]
 # the default experiment needs no GPU; it asks for one here, so that Slurm has to find it
 SUBMIT += ["--set-resources", "train:gpu=1", "evaluate:gpu=1"]
 TOO_LITTLE_MEMORY = "train:mem_mb=1500 if attempt == 2 else 12000"
@@ -72,7 +71,7 @@ def submitted(observed: dict[str, Any]) -> list[Start]:
         Fault("Ctrl-C while the model is exported", EXPORT, interrupt),
     ]
     return [
-        Start([*SUBMIT, TOO_LITTLE_MEMORY], lost),
+        Start([sys.executable, attentive_snakemake.__file__, *SUBMIT, TOO_LITTLE_MEMORY], lost),
         Start(COMMAND, [Fault("killed here while the model is exported", EXPORT)]),
-        Start(SUBMIT),
+        Start([sys.executable, "-m", "snakemake", *SUBMIT, "--slurm-init-seconds-before-status-checks", "2"]),
     ]
